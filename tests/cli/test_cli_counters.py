@@ -180,3 +180,51 @@ def test_scored_rows_keep_their_ids_and_one_given_twice_is_told(cli: Any, tmp_pa
     code, out, err = cli("score", "counting", file, "--json")
     assert [row.get("id") for row in json.loads(out)["rows"]] == ["q1", None, 7, "q1"]
     assert code == 0 and "q1" in err
+
+
+def test_every_scorer_is_a_command(cli: Any, tmp_path: Path) -> None:
+    choices = {"A": "circle", "B": "square"}
+    cases = [
+        ("choice", (), {"prediction": "(B)", "truth": "B", "options": choices}, {"score": 1.0, "choice": "B"}),
+        ("choice", (), {"prediction": "?", "truth": "B", "choices": choices}, {"valid": False, "choice": None}),
+        ("cer", (), {"prediction": "abcd", "truth": "abc"}, {"error": pytest.approx(1 / 3)}),
+        ("boxes", (), {"prediction": [0, 0, 10, 10], "truth": [0, 0, 10, 5]}, {"iou": 0.5, "correct": True}),
+        ("boxes", ("threshold=0.6",), {"prediction": [0, 0, 10, 10], "truth": [0, 0, 10, 5]}, {"correct": False}),
+        ("number", ("tolerance=0.05",), {"prediction": "10.5", "truth": 10}, {"correct": True, "reason": ""}),
+        ("vqa", (), {"prediction": "two", "answers": ["2", "two"]}, {"score": 1.0}),
+        ("json", ("fields.a.scorer=number",), {"prediction": '{"a": "1"}', "truth": {"a": 1}}, {"score": 1.0}),
+    ]
+    for scorer, sets, line, wanted in cases:
+        words = [word for item in sets for word in ("--set", item)]
+        code, out, err = cli("score", scorer, lines(tmp_path / "a.jsonl", line), *words, "--json")
+        value = json.loads(out)
+        assert (code, err, value["scorer"]) == (0, "", f"{scorer}/1")
+        assert {key: value["rows"][0][key] for key in wanted} == wanted
+        assert {"score", "correct", "valid", "reason"} <= value["rows"][0].keys()
+        assert value["mean"] == value["rows"][0]["score"]
+
+
+def test_a_function_of_ones_own_is_a_command_too(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def score(prediction, truth):\n    return len(prediction) / truth\n")
+    file = lines(tmp_path / "a.jsonl", {"prediction": "ab", "truth": 4}, {"prediction": "ab", "truth": 0})
+    code, out, _ = cli("score", f"python:{tmp_path}/mine.py:score", file, "--json")
+    rows = json.loads(out)["rows"]
+    assert code == 0 and rows[0]["score"] == 0.5 and "ZeroDivisionError" in rows[1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("near=1",), "options-invalid"), (("tolerance",), "option-invalid"), (("tolerance=a",), "options-invalid")],
+)
+def test_a_wrong_option_is_bad_usage(cli: Any, tmp_path: Path, words: tuple[str, ...], code: str) -> None:
+    file = lines(tmp_path / "a.jsonl", {"prediction": "1", "truth": 1})
+    status, out, _ = cli("score", "number", file, *[part for word in words for part in ("--set", word)], "--json")
+    assert status == 2 and json.loads(out)["error"]["code"] == code
+
+
+def test_the_scorers_are_listed_with_options_and_examples(cli: Any) -> None:
+    listed = json.loads(cli("scorers", "--json")[1])["scorers"]
+    assert {"exact", "number", "anls", "boxes", "counting", "textvqa"} <= {scorer["name"] for scorer in listed}
+    assert all(scorer["examples"] and scorer["summary"] and scorer["truth"] for scorer in listed)
+    assert mentions(cli("scorers", "number")[1], "tolerance", "relative", "percent")
+    assert cli("scorers", "guess", "--json")[0] == 2

@@ -73,12 +73,17 @@ def fail(message: str, hint: str = "", exit_status: int = FAILED, *, code: str =
 def emit(value: Any, human: Callable[[Console], None] | str | None = None) -> None:
     """Print a result once: `value` as JSON with `--json`, else `human` (a text, or a function of a console)."""
     if state.json:
-        sys.stdout.write(jsonlib.dumps(_plain(value), ensure_ascii=False, indent=None, allow_nan=False) + "\n")
+        sys.stdout.write(plain_json(value) + "\n")
         sys.stdout.flush()
     elif callable(human):
         human(console())
     elif human is not None:
         console().print(human, markup=False, highlight=False, soft_wrap=True)
+
+
+def plain_json(value: Any) -> str:
+    """A value as JSON on one line, without what JSON cannot say."""
+    return jsonlib.dumps(_plain(value), ensure_ascii=False, indent=None, allow_nan=False)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -29,6 +29,7 @@ COMMANDS = {
     "tokens": "tokens",
     "kv": "kv",
     "score": "score",
+    "scorers": "score",
     "env": "env",
     "gauges": "gauges",
     "keys": "keys",

@@ -17,6 +17,7 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.scoring import supported
+from vlmconsole.scoring.python_scorer import FORM, names_function, python_scorer
 from vlmconsole.scoring.scorer import Score as Score
 from vlmconsole.scoring.scorer import Scorer as Scorer
 from vlmconsole.scoring.scorer import ScorerOptions
@@ -37,9 +38,18 @@ def scorer_names() -> list[str]:
     return sorted(shipped | {point.name for point in entry_points(group=GROUP)})
 
 
-@cache
 def find_scorer(name: str) -> Scorer[Any]:
-    """Return the scorer called `name`. Raises UnknownScorerError."""
+    """Return the scorer called `name`, or of `python:FILE.py:FUNCTION`, which is read and not run.
+
+    Raises UnknownScorerError and PythonFileError.
+    """
+    if names_function(name):
+        return python_scorer(name)  # looked at anew each time: the file may have been edited
+    return _find(name)
+
+
+@cache
+def _find(name: str) -> Scorer[Any]:
     if name in {module.name for module in pkgutil.iter_modules(supported.__path__)}:
         return _scorer(import_module(f"{supported.__name__}.{name}").SCORER, name)
     for point in entry_points(group=GROUP):
@@ -56,7 +66,7 @@ def find_scorer(name: str) -> Scorer[Any]:
     close = difflib.get_close_matches(name, names, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
     raise UnknownScorerError(
-        f"There is no scorer “{name}”.{hint} There are: {', '.join(names)}.", code="scorer-unknown"
+        f"There is no scorer “{name}”.{hint} There are: {', '.join(names)}, {FORM}.", code="scorer-unknown"
     )
 
 

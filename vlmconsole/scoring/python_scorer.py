@@ -1,0 +1,150 @@
+"""`python:FILE.py:FUNCTION`: a function of the user's own, run in a child process with a deadline.
+
+The function is called by the names of its parameters: `prediction` and `truth` (verl's `solution_str` and
+`ground_truth` as well), `question`, `extra_info`, `options`; every other parameter is an option. It returns a number
+from 0 to 1, a truth value, or a dict with `score` and further figures.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import math
+import os
+import stat
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from vlmconsole.errors import LabError
+from vlmconsole.scoring.function_process import CALL_LIMIT, FunctionFailure, FunctionProcess
+from vlmconsole.scoring.scorer import Score, Scorer, ScorerOptions
+from vlmconsole.system.typed_paths import named
+
+PREFIX = "python:"
+FORM = "python:FILE.py:FUNCTION"
+
+
+class PythonFileError(LabError):
+    """The file or the function cannot be used; the message says why."""
+
+    exit_status = 2
+
+
+class PythonOptions(ScorerOptions):
+    """Whatever the function takes."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+def names_function(text: str) -> bool:
+    """Whether a scorer's name is that of a function in a file, with or without `python:` before it."""
+    file, _, function = text.removeprefix(PREFIX).rpartition(":")
+    return text.startswith(PREFIX) or (file.endswith(".py") and function.isidentifier())
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """(file, function) of a name. Raises PythonFileError unless it is written as one."""
+    file, _, function = text.removeprefix(PREFIX).rpartition(":")
+    if not file.endswith(".py") or not function.isidentifier():
+        raise PythonFileError(f"“{text}” is no function in a file.", f"Write {FORM}.", code="function-invalid")
+    return file, function
+
+
+def python_scorer(text: str) -> PythonScorer:
+    """The scorer of a function in a file, relative to the working folder. The file is read and not run.
+
+    Raises PythonFileError.
+    """
+    file, function = split_name(text)
+    path = named(file).absolute()
+    try:
+        status = path.stat()
+        source = path.read_bytes()
+    except OSError as error:
+        raise PythonFileError(f"{path} cannot be read: {error.strerror}.", code="function-unreadable") from None
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & stat.S_IWOTH:
+        raise PythonFileError(
+            f"{path} could be changed by another user, and would be run as you.",
+            f"Own it, and close it to others: chmod o-w {path}",
+            code="function-unsafe",
+        )
+    if function not in _top_names(source, path):
+        raise PythonFileError(f"{path} has no function {function}.", f"Write {FORM}.", code="function-missing")
+    return _scorer(path, function, hashlib.sha256(source).hexdigest())
+
+
+def _top_names(source: bytes, path: Path) -> set[str]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise PythonFileError(f"{path} is no Python{where}: {error}.", code="function-unreadable") from None
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        else:
+            names |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    return names
+
+
+@cache
+def _scorer(path: Path, function: str, sha256: str) -> PythonScorer:
+    return PythonScorer(path, function, sha256)
+
+
+class PythonScorer(Scorer[PythonOptions]):
+    """A user's function. A call that raises, hangs or gives no number from 0 to 1 scores 0, with the reason."""
+
+    summary = "A function of your own, in a process of its own"
+    truth_form = "whatever the function takes"
+    Options = PythonOptions
+
+    def __init__(self, path: Path, function: str, sha256: str) -> None:
+        self.path, self.function, self._sha256 = path, function, sha256
+        self.name = f"{PREFIX}{path}:{function}"  # type: ignore[misc]
+        self.process = FunctionProcess(path, function, sha256)
+        self.limit = CALL_LIMIT
+
+    @property
+    def label(self) -> str:
+        """File and function without the folder, which differs between machines."""
+        return f"{PREFIX}{self.path.name}:{self.function}"
+
+    @property
+    def source_sha256(self) -> str:
+        return self._sha256
+
+    def _score(self, prediction: str, truth: Any, options: PythonOptions) -> Score:
+        return self.judge(prediction, truth, options.model_dump())
+
+    def judge(self, prediction: str, truth: Any, options: dict[str, Any], **given: Any) -> Score:
+        """Score with what else is known of the example: `question`, `extra_info`, `data_source`."""
+        request = {"prediction": prediction, "truth": truth, "options": options, **given}
+        try:
+            return score_of(self.process.call(request, self.limit))
+        except FunctionFailure as failure:
+            return Score(0.0, False, False, f"{self.function}: {failure}", {"failed": True})
+
+
+def score_of(value: Any) -> Score:
+    """What a function returned, as a score. Raises FunctionFailure for anything but a number from 0 to 1."""
+    details: dict[str, Any] = {}
+    if isinstance(value, dict):
+        details = {key: item for key, item in value.items() if key not in ("score", "correct", "valid", "reason")}
+        given, value = value, value.get("score")
+    else:
+        given = {}
+    if isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= 1:
+        shown = "no score" if value is None else f"{value!r:.40}"
+        raise FunctionFailure(f"it gave {shown}, not a number from 0 to 1")
+    correct = given.get("correct", value == 1)
+    valid, reason = given.get("valid", True), given.get("reason", "")
+    return Score(float(value), bool(correct), bool(valid), str(reason), details)
