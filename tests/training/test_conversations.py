@@ -174,7 +174,7 @@ def test_an_imported_dataset_is_evaluated_and_trained_on(tmp_path: Path) -> None
     assert set(found) == {"samples", "scores"} and mentions(found["samples"], "test-1", "test-3#2")
     leaked = replace(splits["test"][1][1], id="leaked", split="train")
     imported(places.datasets, "later", {"train": ("train", [leaked])})
-    assert mentions(wrong(run, places)["isolation: tested pictures"], "test-1", "leaked")
+    assert mentions(wrong(run, places)["isolation: tested images"], "test-1", "leaked")
     run, summary = job(places, "sft-expand-tiny", data="mixed", epochs=1, dev_epochs=[1], batch=3)
     assert summary["steps"] == 2 and summary["dev_n"] == 6 and not wrong(run, places)
     mask = run.read_json("mask.json")
