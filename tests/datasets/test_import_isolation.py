@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from PIL import Image
 
 from tests.lab.imports import examples, imported
 from tests.lab.refusals import refused
+from vlmconsole.data.examine import check_dataset
+from vlmconsole.data.example import read_examples, write_examples
+from vlmconsole.data.importing.dataset_import import ImportedDataset
 from vlmconsole.data.importing.settings import read_shares
 
 
@@ -129,3 +133,20 @@ def test_a_broken_jpeg_is_named_however_it_is_broken(change: str, tmp_path: Path
     rows = sheet(tmp_path / "a", data, broken)
     with refused("rows-invalid", "rows.jsonl line 2"):
         imported(rows, tmp_path / "lab")
+
+
+def states(dataset: ImportedDataset) -> dict[str, str]:
+    return {item.name: item.state for item in check_dataset(dataset.folder, dataset.folder.parent)}
+
+
+def test_a_check_recomputes_what_the_manifest_says(tmp_path: Path):
+    rows = sheet(tmp_path / "a", *(jpeg(photo(seed)) for seed in range(4)))
+    dataset = imported(rows, tmp_path / "lab", shares=read_shares("train=50,test=50"))
+    assert set(states(dataset).values()) == {"ok"}
+    rows.write_text(rows.read_text() + "\n")
+    assert states(dataset)["source"] == "not verifiable"
+    first, second = (list(read_examples(dataset.folder / f"{split}.parquet")) for split in ("train", "test"))
+    mended = replace(first[0], truth=["yes", 3, None], images=(png_of(second[0].images[0]),))
+    write_examples(dataset.folder / "train.parquet", [mended, mended])
+    found = states(dataset)
+    assert {name for name, state in found.items() if state == "wrong"} == {"files", "rows", "truths", "isolation"}

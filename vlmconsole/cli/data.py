@@ -122,11 +122,10 @@ def register(app: typer.Typer) -> None:
 
         from vlmconsole.cli.data_show import show_imported
         from vlmconsole.data.contact_sheet import contact_sheet
-        from vlmconsole.data.importing.dataset_import import FORMAT
-        from vlmconsole.data.manifest import read_manifest
+        from vlmconsole.data.manifest import IMPORTED, read_manifest
 
         path = _find(dataset)
-        if path.is_dir() and (manifest := read_manifest(path)).get("format") == FORMAT:
+        if path.is_dir() and (manifest := read_manifest(path)).get("format") == IMPORTED:
             show_imported(path, manifest, split, first, n, new_file(out) if out else None)
             return
         summary, rows, label = _contents(path, split)

@@ -18,14 +18,14 @@ from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.data import textvqa
 from vlmconsole.data.dataset import MANIFEST, read_manifest, read_objects
 from vlmconsole.data.findings import Finding, finding
-from vlmconsole.data.imported_check import imported_findings
+from vlmconsole.data.importing.check import check_imported
 from vlmconsole.data.labels import unreadable, wrong_label
+from vlmconsole.data.manifest import IMPORTED
 from vlmconsole.data.recipe import NAMING, Recipe
 from vlmconsole.data.rows import DataError, Row, read_rows, schema
 from vlmconsole.data.splits import Known, PictureIndex
 
 Progress = Callable[[int, int], None]
-IMPORTED = 2  # `format` of an imported dataset's manifest
 
 
 def check_dataset(folder: Path, datasets: Path, *, on_progress: Progress | None = None) -> list[Finding]:
@@ -35,10 +35,10 @@ def check_dataset(folder: Path, datasets: Path, *, on_progress: Progress | None 
     is taken from the manifest's word. Raises DataError when the folder is no dataset.
     """
     manifest = read_manifest(folder)
+    if manifest.get("format") == IMPORTED:
+        return check_imported(folder, manifest, datasets, datasets.parent / "runs", on_progress)
     if manifest.get("name") == textvqa.NAME:
         return textvqa.textvqa_findings(folder, manifest, datasets)
-    if manifest.get("format") == IMPORTED:
-        return imported_findings(folder, manifest, on_progress)
     try:
         recipe = Recipe.model_validate(manifest["recipe"])
     except (KeyError, ValidationError) as error:

@@ -11,6 +11,7 @@ from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.system.reading import UnreadableError, read_json
 
 MANIFEST = "manifest.json"
+IMPORTED = 2  # `format` of an imported dataset's manifest; those of drawn scenes have none
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -63,14 +63,16 @@ def _nearest(group: Sequence[ImageFacts], others: Sequence[ImageFacts], k: int) 
     if not group:
         return np.zeros(0, np.bool_)
     distances, _ = cKDTree(_means(others)).query(_means(group), k=[k], p=np.inf, distance_upper_bound=ROUNDING)
-    return np.isfinite(distances[:, 0])
+    near: NDArray[np.bool_] = np.isfinite(distances[:, 0])
+    return near
 
 
 def _means(group: Sequence[ImageFacts]) -> NDArray[np.float64]:
     """Mean brightness of 3 × 4 parts of each image."""
     columns, rows = GREY
     cells = np.frombuffer(b"".join(facts.grey for facts in group), np.uint8).reshape(-1, rows // 2, 2, columns // 3, 3)
-    return cells.mean(axis=(2, 4)).reshape(len(group), -1)
+    means: NDArray[np.float64] = cells.mean(axis=(2, 4)).reshape(len(group), -1)
+    return means
 
 
 def _by_size(images: Iterable[ImageFacts]) -> dict[tuple[int, int], list[ImageFacts]]:

@@ -36,7 +36,7 @@ from vlmconsole.data.importing.survey import (
     survey_source,
 )
 from vlmconsole.data.maker_lock import alone
-from vlmconsole.data.manifest import MANIFEST, manifest_digest, read_manifest
+from vlmconsole.data.manifest import IMPORTED, MANIFEST, manifest_digest, read_manifest
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.sources.opened import open_source
 from vlmconsole.data.sources.source import Source, files_sha256
@@ -48,7 +48,6 @@ from vlmconsole.text.counts import many
 from vlmconsole.vision.images import open_picture
 from vlmconsole.vision.limits import PictureError, read_picture_bytes
 
-FORMAT = 2  # of the manifest; drawn scenes have none
 _PREVIEW = 200  # rows by which a format is recognised
 SHOWN = 3
 NEAR_SHOWN = 50  # near-duplicates named in the manifest
@@ -210,7 +209,7 @@ class _Content:
         """Everything that is said of the dataset; image hashes stand in its Parquet files."""
         survey, settings = self.survey, self.settings
         return {
-            "format": FORMAT,
+            "format": IMPORTED,
             "name": settings.name,
             "title": f"imported from {self.seen.source.root.name}",
             "generation": generation,
