@@ -16,6 +16,7 @@ from vlmconsole.jobs.serve import started_by_the_lab
 from vlmconsole.jobs.unused_settings import unused
 from vlmconsole.runs.places import Places
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.counts import many
 
 if TYPE_CHECKING:
     from vlmconsole.evaluation.answerer import Answerer, Opener
@@ -33,9 +34,11 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     from vlmconsole.data.textvqa import make_textvqa
     from vlmconsole.evaluation import items as asked
     from vlmconsole.evaluation.answerer import Stopping
+    from vlmconsole.evaluation.blind import blinded
     from vlmconsole.evaluation.resolve import resolve
     from vlmconsole.evaluation.resume import Earlier
     from vlmconsole.evaluation.run import Evaluation
+    from vlmconsole.evaluation.scores import score_lines
     from vlmconsole.jobs.data import course, ready
 
     _check_sides(spec)
@@ -47,18 +50,22 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
     folders = [ready(context, name) for name in spec.data]
     plan = _freeze(context, resolved, folders) if spec.plan else None
     items, diagnostic = asked.choose(spec, folders, plan), asked.diagnostic_items(spec, datasets, plan)
+    how = (plan.blind if plan is not None else None) or spec.blind
     evaluation = Evaluation(
         run=context.run,
         settings=spec,
         items=items,
         opener=_opener(context, resolved),
         diagnostic=diagnostic,
-        earlier=Earlier(context.earlier, items) if context.earlier is not None else None,
+        blind=blinded(items, how, spec.seed) if how else [],
+        blind_how=how or "",
+        earlier=Earlier(context.earlier) if context.earlier is not None else None,
         stopping=context.stopping,
         say=context.events.note,
         on_progress=lambda done, total, note: context.events.progress(done, total, "answers", note),
     )
-    context.log(f"{evaluation.total} answers: {len(items)} images × {len(spec.sides)} sides")
+    blind = f", {len(evaluation.blind)} without their images ({how})" if how else ""
+    context.log(f"{evaluation.total} answers: {len(items)} examples × {many(len(spec.sides), 'side')}{blind}")
     context.events.phase(ANSWERS)
     try:
         summary = evaluation.answer()
@@ -68,6 +75,8 @@ def run(context: Context, spec: EvaluateSettings) -> dict[str, Any]:
         raise Stopped({"note": "stopped; a retry resumes after the answers that are stored"}) from None
     for name, group in summary["groups"].items():
         context.log(f"{name}: {_group_line(group)}")
+    for line in score_lines(summary):
+        context.log(line)
     summary["data"] = {folder.name: manifest_digest(read_manifest(folder)) for folder in folders}
     summary["verdict"] = None
     if plan is not None:
@@ -187,7 +196,7 @@ def estimate(spec: EvaluateSettings, places: Places) -> Estimate:
     known = resolve(spec, places).images
     if known is None:
         return Estimate(note="as many answers as the datasets hold images, for each side")
-    answers = known * len(spec.sides)
+    answers = known * (len(spec.sides) + (spec.blind is not None))
     bundled = spec.backend == "server" or spec.base in ("", "tiny-qwen2.5-vl", "asset:tiny-qwen2.5-vl")
     return Estimate(
         seconds=answers * SECONDS[spec.backend] + 15 if bundled else None,

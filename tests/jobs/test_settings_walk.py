@@ -47,7 +47,9 @@ def another(model: type[BaseModel], name: str) -> Any:
         return default / 2 if 0 < default < 1 else default + 1
     if isinstance(default, BaseModel):
         return {"gpus": 2}
-    return {"groups": ["x"], "scorer": "naming", "limit": 3, "diagnostic": "a:b"}.get(name, "other")
+    return {"groups": ["x"], "scorer": "naming", "limit": 3, "diagnostic": "a:b", "sample": 3, "blind": "grey"}.get(
+        name, "other"
+    )
 
 
 GRPO_FILES = {

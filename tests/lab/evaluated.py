@@ -11,6 +11,7 @@ from typing import Any
 import judged
 
 from vlmconsole.evaluation.answerer import ModelAnswer, Who
+from vlmconsole.evaluation.blind import blinded
 from vlmconsole.evaluation.items import choose
 from vlmconsole.evaluation.resume import Earlier
 from vlmconsole.evaluation.run import Evaluation
@@ -27,7 +28,10 @@ class KilledError(BaseException):
 
 @dataclass
 class Scripted:
-    """An answerer with chosen words. `wrong` ids get a wrong answer, `fails` ids a failed request."""
+    """An answerer with chosen words. `wrong` ids get a wrong answer, `fails` ids a failed request.
+
+    `pixels` (by id): the images it knows; another one in their place gets a wrong answer.
+    """
 
     side: str
     facts: dict[str, Any]
@@ -35,6 +39,7 @@ class Scripted:
     settings: dict[str, Any] = field(default_factory=dict)
     wrong: frozenset[str] = frozenset()
     fails: frozenset[str] = frozenset()
+    pixels: dict[str, str] = field(default_factory=dict)
     die_after: int | None = None  # answers, over every attempt
     who: Who = field(default_factory=lambda: Who("scripted"))
 
@@ -45,7 +50,8 @@ class Scripted:
                 raise KilledError
             self.asked.append((self.side, item.id))
             truth = item.truth if isinstance(item.truth, str) else item.truth[0]
-            answer = None if item.id in self.fails else "no" if item.id in self.wrong else truth
+            off = item.id in self.wrong or self.pixels.get(item.id, item.pixel_sha256) != item.pixel_sha256
+            answer = None if item.id in self.fails else "no" if off else truth
             error = "the server said 503" if answer is None else ""
             ids = None if answer is None else list(answer.encode())
             out.append(ModelAnswer(answer, ids, item.pixel_sha256, "stop", 80, 9, 0.01, error=error))
@@ -79,10 +85,13 @@ class Bench:
             self.home / "runs", kind="evaluate", preset="small", spec={}, title="t", home=self.home, **more
         )
         settings = EvaluateSettings(data=["small"], batch=changes.pop("batch", 4), paired=changes.pop("paired", True))
-        frozen = bind(judged.plan(), [self.dataset]) if plan else None
+        frozen = bind(judged.plan(**changes.pop("planned", {})), [self.dataset]) if plan else None
         if frozen is not None:
             freeze_for_run(frozen, run, self.home, self.ledger)
         items = choose(settings, [self.dataset], frozen)
+        blind = changes.pop("blind", None)
+        if changes.pop("looking", False):
+            changes["pixels"] = {item.id: item.pixel_sha256 for item in items}
         facts = changes.pop("facts", {"backend": "in-process", "versions": {"torch": "1"}})
         per_side: Callable[[str], dict[str, Any]] = changes.pop("per_side", lambda side: {})
 
@@ -90,5 +99,8 @@ class Bench:
         def opener(side: str) -> Iterator[Scripted]:
             yield Scripted(side, **{"facts": facts, "asked": self.asked, **changes, **per_side(side)})
 
-        going_on = Earlier(earlier, items) if earlier is not None else None
-        return run, Evaluation(run, settings, items, opener, earlier=going_on, say=self.told.append)
+        going_on = Earlier(earlier) if earlier is not None else None
+        unseen = blinded(items, blind, settings.seed) if blind else []
+        return run, Evaluation(
+            run, settings, items, opener, earlier=going_on, say=self.told.append, blind=unseen, blind_how=blind or ""
+        )

@@ -17,6 +17,7 @@ COMMANDS = {
     "chats": "chats",
     "servers": "servers",
     "run": "run",
+    "eval": "evaluate",
     "jobs": "jobs",
     "bench": "bench",
     "calibrate": "bench",

@@ -33,11 +33,12 @@ def group_figures(
     out: dict[str, dict[str, Any]] = {}
     for name in names:
         first = {i: s for i, s in before.items() if s.group == name}
-        out[name] = {"before": side_figures(first.values())}
+        out[name] = {"before": side_figures(first.values()), "scores": {"before": score_figures(first.values())}}
         if after is None:
             continue
         second = {i: s for i, s in after.items() if s.group == name}
         out[name]["after"] = side_figures(second.values())
+        out[name]["scores"]["after"] = score_figures(second.values())
         both = sorted(i for i in first.keys() & second.keys() if _answered(first[i]) and _answered(second[i]))
         if len(both) >= 2:
             pairs = [first[i] for i in both], [second[i] for i in both]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -
         wanted = [(group.name, _holding(folders, group.split), group.split, group.scorer) for group in plan.groups]
     else:
         wanted = list(_wanted(settings, folders))
+    options = {group.name: group.options for group in plan.groups} if plan is not None else {}
     items = []
     owners = {name: (folder, split) for name, folder, split, _ in wanted}  # whose examples a group's name means
     for name, folder, split, scorer in wanted:
@@ -57,7 +59,8 @@ def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -
             group = name if plan is not None else _group(example, name, (folder, split), owners)
             taken[group] += 1
             if settings.limit is None or taken[group] <= settings.limit:
-                items.append(_item(example, group, scorer, folder.name))
+                item = _item(example, group, scorer, folder.name)
+                items.append(replace(item, options={**item.options, **options.get(group, {})}))
     if not items:
         raise DataError("No images left to ask about.", "vlmconsole data show lists a dataset's splits.")
     seen: set[str] = set()
@@ -65,7 +68,14 @@ def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -
         if item.id in seen:
             raise DataError(f"Two images share the id {item.id}.")
         seen.add(item.id)
-    return items
+    return items if settings.sample is None else _drawn(items, settings.sample, settings.seed)
+
+
+def _drawn(items: list[Item], n: int, seed: int) -> list[Item]:
+    """So many of the items, drawn by the seed and each one's id, in the items' own order."""
+    chances = {item.id: hashlib.sha256(f"{seed}:{item.id}".encode()).digest() for item in items}
+    chosen = set(sorted(chances, key=lambda name: chances[name])[:n])
+    return [item for item in items if item.id in chosen]
 
 
 def _wanted(settings: EvaluateSettings, folders: list[Path]) -> Iterator[tuple[str, Path, str, str]]:

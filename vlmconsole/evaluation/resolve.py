@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vlmconsole.data.recipe import load_recipe, recipe_names
+from vlmconsole.data.names import promised
 from vlmconsole.engines.profile import ServerProfile, find_profile
 from vlmconsole.engines.registry import find_engine
 from vlmconsole.errors import LabError
@@ -237,21 +237,23 @@ class Resolved:
 
     @cached_property
     def images(self) -> int | None:
-        """Images a side, from plan or recipes; None where a dataset is not a recipe."""
+        """Examples a side, from the plan or the datasets; None where one is not known yet."""
         if not is_frozen(self.settings.plan) and self.plan is not None:
             return sum(group.n for group in self.plan.groups)
         total = 0
         for name in self.settings.data:
-            if name not in recipe_names():
-                return None
-            splits = load_recipe(name).splits
-            role = "test" if any(split.role == "test" for split in splits) else "exploratory"
-            for split in splits:
-                chosen = {split.name, split.name.removeprefix("test-")} & set(self.settings.groups)
-                if chosen if self.settings.groups else split.role == role:
-                    n = sum(part.size or 0 for part in split.parts)
-                    total += min(n, self.settings.limit or n)
-        return total
+            try:
+                splits = promised(name, self.places.datasets)
+            except LabError:
+                return None  # told with the data, or made by an earlier step
+            role = "test" if any(split.role == "test" for split in splits.values()) else "exploratory"
+            for split, about in splits.items():
+                chosen = {split, split.removeprefix("test-")} & set(self.settings.groups)
+                if chosen if self.settings.groups else about.role == role:
+                    if about.n is None:
+                        return None
+                    total += min(about.n, self.settings.limit or about.n)
+        return min(total, self.settings.sample or total)
 
 
 def resolve(settings: EvaluateSettings, places: Places) -> Resolved:

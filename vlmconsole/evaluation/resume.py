@@ -29,10 +29,8 @@ def attempts(run: RunFolder | None) -> Iterator[RunFolder]:
 class Earlier:
     """The answers that earlier attempts of the same evaluation have made, newest attempt first."""
 
-    def __init__(self, run: RunFolder, items: list[Item]) -> None:
+    def __init__(self, run: RunFolder) -> None:
         self._attempts = list(attempts(run))
-        self._items = {item.id: item for item in items}
-        self._facts: dict[str, Any] = {}
 
     def _found(self, side: str) -> RunFolder | None:
         for run in self._attempts:
@@ -45,8 +43,10 @@ class Earlier:
         run = self._found(side)
         return run.name if run else ""
 
-    def samples(self, side: str, sha256: str, facts: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The whole answers of one side, each id once; failed requests are left to be asked again.
+    def samples(
+        self, side: str, items: list[Item], sha256: str, facts: dict[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """The whole answers of one side to these items, each id once; failed requests are left to be asked again.
 
         Raises Changed when they were made under another condition hash.
         """
@@ -57,9 +57,10 @@ class Earlier:
         if not isinstance(known, dict) or known.get("sha256") != sha256:
             what = differing(known.get("facts") if isinstance(known, dict) else None, facts)
             raise Changed(f"{run.name} answered {side} under other conditions ({what})")
+        asked = {item.id: item for item in items}
         kept: dict[str, dict[str, Any]] = {}
         for line in run.read_jsonl(f"{side}.jsonl"):
-            item = self._items.get(str(line.get("id")))
+            item = asked.get(str(line.get("id")))
             if item is not None and line.get("http_ok") and item.id not in kept and _same(line, item):
                 kept[item.id] = line
         return list(kept.values())

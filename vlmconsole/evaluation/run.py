@@ -13,12 +13,12 @@ from PIL import Image
 
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.answerer import Answerer, ModelAnswer, Opener, Stopping, condition_hash
-from vlmconsole.evaluation.figures import group_figures, paired_figures, score_figures, side_figures
+from vlmconsole.evaluation.figures import group_figures, paired_figures, score_figures, side_figures, sight_figures
 from vlmconsole.evaluation.items import Item, batches, items_digest
 from vlmconsole.evaluation.resume import ATTEMPT, Changed, Earlier
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.evidence import CONDITIONS, unlike
-from vlmconsole.gates.samples import read_side
+from vlmconsole.gates.samples import Sample, read_side
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.registry import identity
@@ -26,6 +26,7 @@ from vlmconsole.scoring.scorers import score
 
 GIVE_UP = 5  # requests that fail one after another before the server counts as gone
 DIAGNOSTIC = "diagnostic"
+BLIND = "blind"
 #: remarks on answers (`engines.ending`), as they are counted
 ENDINGS = {
     "limit": "cut at max tokens",
@@ -48,13 +49,18 @@ class EvaluationError(LabError):
 
 @dataclass
 class Evaluation:
-    """One attempt. `opener` gives the model of a side; `earlier` is the attempt that this one may go on from."""
+    """One attempt. `opener` gives the model of a side; `earlier` is the attempt that this one may go on from.
+
+    `blind` are the items whose images were taken away (how: `blind_how`), asked of the tested model.
+    """
 
     run: RunFolder
     settings: EvaluateSettings
     items: list[Item]
     opener: Opener
     diagnostic: list[Item] = field(default_factory=list)
+    blind: list[Item] = field(default_factory=list)
+    blind_how: str = ""
     earlier: Earlier | None = None
     stopping: Callable[[], bool] = lambda: False
     say: Callable[[str], None] = lambda _: None
@@ -68,7 +74,7 @@ class Evaluation:
     @property
     def total(self) -> int:
         """Answers in all."""
-        return len(self.settings.sides) * len(self.items) + len(self.diagnostic)
+        return len(self.settings.sides) * len(self.items) + len(self.diagnostic) + len(self.blind)
 
     def answer(self) -> dict[str, Any]:
         """Ask everything, and return the summary. Raises Stopping, EvaluationError, and what the opener raises."""
@@ -89,6 +95,8 @@ class Evaluation:
                 self._side(side, model, self.items)
                 if self.diagnostic and side == self.settings.sides[-1]:
                     self._side(DIAGNOSTIC, model, self.diagnostic)
+                if self.blind and side == self.settings.sides[-1]:
+                    self._side(BLIND, model, self.blind)
 
     def _side(self, side: str, model: Answerer, items: list[Item]) -> None:
         name = f"{side}.jsonl"
@@ -105,7 +113,7 @@ class Evaluation:
         sha = condition_hash(model.facts, items_digest(items))
         done: set[str] = set()
         if self.earlier is not None:
-            taken = self.earlier.samples(side, sha, model.facts)
+            taken = self.earlier.samples(side, items, sha, model.facts)
             if taken:
                 self.run.append_jsonl(name, *taken)
                 done = {sample["id"] for sample in taken}
@@ -117,7 +125,7 @@ class Evaluation:
         self._ask(side, model, items, done)
         if side != DIAGNOSTIC:
             # Again after the last answer: what a server says of itself must not have changed on the way.
-            kept = {**model.conditions().model_dump(mode="json"), **self._told(name)}
+            kept = {**model.conditions().model_dump(mode="json"), **self._told(side, items)}
             self._conditions[side] = Conditions.model_validate(kept).model_dump(mode="json")
             self.run.write_json(CONDITIONS, self._conditions)
 
@@ -189,24 +197,26 @@ class Evaluation:
         counted = ("input_tokens", "output_tokens", "n", "image", "asked_model")
         return {key: self._conditions[side][key] for key in counted}
 
-    def _told(self, name: str) -> dict[str, Any]:
+    def _told(self, side: str, items: list[Item]) -> dict[str, Any]:
         """The conditions that only the answers can tell: their number and lengths in tokens, and the picture sizes."""
+        name = f"{side}.jsonl"
         lines = [line for line in self.run.read_jsonl(name) if line.get("http_ok")]
         others = sorted({str(name) for line in lines for name in line.get("answered_by") or ()})
         summary: dict[str, Any] = {}
         if others:
             self.say(f"{name}: answered by {', '.join(others)}, which is not the model asked for")
-            summary = {"model": ", ".join(others), "asked_model": self._who[name.removesuffix(".jsonl")]["model"]}
+            tested = self.settings.sides[-1] if side == BLIND else side
+            summary = {"model": ", ".join(others), "asked_model": self._who[tested]["model"]}
         return {
             **summary,
-            "n": len(self.items),
-            "image": _sizes(self.items),
+            "n": len(items),
+            "image": _sizes(items),
             "input_tokens": _span([line["prompt_tokens"] for line in lines]),
             "output_tokens": _span([line["output_tokens"] for line in lines]),
         }
 
     def _set_aside(self) -> None:
-        for side in (*self.settings.sides, DIAGNOSTIC):
+        for side in (*self.settings.sides, DIAGNOSTIC, BLIND):
             path = self.run.file(f"{side}.jsonl")
             if path.exists():
                 path.rename(self.run.file(f"set-aside-{side}.jsonl"))
@@ -235,6 +245,8 @@ class Evaluation:
                 self.say(f"all {same} answers are the same before and after: the adapter had no effect to be seen")
         if ended := ", ".join(f"{count} {ENDINGS.get(code, code)}" for code, count in endings.items()):
             self.say(f"of {len(every)} answers: {ended}")
+        if self.blind:
+            summary[BLIND] = self._sight(sides[self.settings.sides[-1]].samples, summary["groups"])
         if self.diagnostic:
             diagnostics = read_side(self.run.file(f"{DIAGNOSTIC}.jsonl")).samples
             summary[DIAGNOSTIC] = {
@@ -242,6 +254,15 @@ class Evaluation:
                 "note": "training images: no measure of skill",
             }
         return summary
+
+    def _sight(self, seen: dict[str, Sample], groups: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """What the images are worth, over all and, put into `groups`, in each."""
+        unseen = read_side(self.run.file(f"{BLIND}.jsonl")).samples
+        for name, group in groups.items():
+            first, second = ({i: s for i, s in side.items() if s.group == name} for side in (unseen, seen))
+            if first:
+                group[BLIND] = sight_figures(first, second, self.blind_how)
+        return sight_figures(unseen, seen, self.blind_how)
 
     def _endings(self) -> dict[str, int]:
         """How many answers were cut by the ceiling, empty, reasoning alone…, by the code of `engines.ending`."""

@@ -10,6 +10,7 @@ from vlmconsole.scoring.registry import unknown
 from vlmconsole.system.typed_paths import PathOrName
 
 SideName = Literal["before", "after"]
+Blind = Literal["grey", "swap", "none"]
 LATER = "${"  # of a setting that an earlier step of a flow will give
 
 
@@ -36,6 +37,10 @@ class EvaluateSettings(BaseModel):
     max_new_tokens: int = Field(64, ge=1, le=4096, description="Max tokens of an answer")
     seed: int = Field(42, ge=0, le=2**32 - 1, description="Seed of the generation (which is greedy)")
     limit: int | None = Field(None, ge=1, description="Only the first N images of each group; not under a plan")
+    sample: int | None = Field(None, ge=2, description="So many examples in all, drawn by the seed; not under a plan")
+    blind: Blind | None = Field(
+        None, description="Also ask the tested model without the images: grey, swap (another example's) or none"
+    )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto: float32 on a CPU, bfloat16 on a GPU"
     )
@@ -52,6 +57,8 @@ class EvaluateSettings(BaseModel):
             raise ValueError(reason)
         if self.plan and self.limit is not None:
             raise ValueError("limit leaves images out that the plan names: give one of the two")
+        if self.plan and self.sample is not None:
+            raise ValueError("sample leaves examples out that the plan names: give one of the two")
         if self.plan and (self.groups or self.scorer):
             raise ValueError("the plan itself names the groups and their scorers")
         if self.plan and not self.paired:
