@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.content import Content
 
 from vlmconsole.data.browse import image_count
@@ -20,7 +20,7 @@ from vlmconsole.screens.data.tiles import mark_of
 from vlmconsole.screens.pictures.frame import PictureFrame
 from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.screens.theme import painted
-from vlmconsole.screens.widgets.said import Said
+from vlmconsole.screens.widgets.lines import LineView
 from vlmconsole.text.fitting import fitted, wrapped
 from vlmconsole.text.numbers import decimal
 from vlmconsole.text.plain import inert, one_line
@@ -36,6 +36,22 @@ LONGEST = 4000  # characters of a text that are shown
 Piece = Content | str | tuple[str, str]
 
 
+class ExampleText(LineView):
+    """A text in lines of the view's width: another text moves nothing else on the screen."""
+
+    lines: tuple[Content, ...] = ()
+
+    def say(self, text: Content) -> None:
+        """Show a text, its lines no wider than the view."""
+        width = max(8, (self.scrollable_content_region.width or self.size.width) - 1)
+        self.lines = tuple(line for part in text.split(allow_blank=True) for line in part.wrap(width) or [Content("")])
+        self.sized(len(self.lines))
+        self.refresh()
+
+    def line(self, y: int, width: int) -> Content:
+        return self.lines[y]
+
+
 class ExamplePane(Vertical):
     """The chosen example. `load` gives its images; called in a thread."""
 
@@ -47,11 +63,10 @@ class ExamplePane(Vertical):
         self._shown: tuple[ExamplesView, int] | None = None
         self._width = 0
         self.frame = PictureFrame(drawing, id="example-images")
-        self.text = Said(id="example-text")
-        self.scroll = VerticalScroll(self.text, id="example-scroll")
+        self.text = ExampleText(id="example-text")
 
     def compose(self) -> ComposeResult:
-        yield from (self.frame, self.scroll)
+        yield from (self.frame, self.text)
 
     def show(self, view: ExamplesView | None, index: int | None) -> None:
         """Show an example of a view; None: none."""
@@ -67,7 +82,7 @@ class ExamplePane(Vertical):
         if image_count(example):
             self.frame.show((view.opened.key(index),), lambda: self._load(view, index))
         if another:
-            self.scroll.scroll_home(animate=False)
+            self.text.scroll_to(0, 0, animate=False, force=True)
         self._say()
 
     def on_resize(self) -> None:
@@ -76,7 +91,7 @@ class ExamplePane(Vertical):
     def _say(self) -> None:
         if self._shown is not None:
             view, index = self._shown
-            width = max(20, (self.scroll.size.width or self.size.width) - 2)
+            width = max(20, (self.text.size.width or self.size.width) - 2)
             self.text.say(example_text(view, index, width))
 
 

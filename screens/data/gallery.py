@@ -26,6 +26,7 @@ from vlmconsole.screens.data.tiles import (
     TileImage,
     caption,
     in_cells,
+    tile_grid,
     tile_image,
     tile_note,
 )
@@ -40,6 +41,7 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
     """The examples of a view. Posts `Chosen` when the cursor came to stand on another example."""
 
     COMPONENT_CLASSES = {  # noqa: RUF012 — as in Textual
+        "gallery--plain",
         "gallery--question",
         "gallery--truth",
         "gallery--chosen",
@@ -53,6 +55,7 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
     DEFAULT_CSS = """
     Gallery { height: 1fr; background: $background; overflow-x: hidden; overflow-y: scroll; }
     Gallery { scrollbar-size-vertical: 1; }
+    Gallery > .gallery--plain { background: $background; }
     Gallery > .gallery--question { color: $muted; background: $background; }
     Gallery > .gallery--truth { color: $foreground; background: $background; text-style: bold; }
     Gallery > .gallery--chosen { color: $foreground; background: $panel; }
@@ -90,7 +93,7 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
     def grid(self) -> TileGrid:
         width = self.scrollable_content_region.width or self.size.width
         count = len(self._view.shown) if self._view is not None else 0
-        return TileGrid(max(1, width), self.size.height, count, self._pictures)
+        return tile_grid(max(1, width), self.size.height, count, self._pictures)
 
     @property
     def chosen(self) -> int | None:
@@ -239,12 +242,17 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
             self._load_soon()
         line = y + self.scroll_offset.y
         if view is None or line >= grid.lines:
-            return Strip.blank(grid.width, self.rich_style)
+            return Strip.blank(grid.width, self._plain)
         row, sub = divmod(line, grid.tile[1])
         parts = []
         for tile in range(row * grid.columns, min(grid.count, (row + 1) * grid.columns)):
             parts.append(self._tile_line(grid, view, tile, sub))
-        return Strip.join(parts).extend_cell_length(grid.width, self.rich_style)
+        return Strip.join(parts).extend_cell_length(grid.width, self._plain)
+
+    @property
+    def _plain(self) -> Style:
+        """The ground's style, which Textual holds as a component's."""
+        return self.get_component_rich_style("gallery--plain")
 
     def _tile_line(self, grid: TileGrid, view: ExamplesView, tile: int, sub: int) -> Strip:
         wide = grid.tile[0]
@@ -252,7 +260,7 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
         place = view.shown[tile]
         here = tile == self.cursor
         last = grid.tile[1] - 1
-        plain = self.rich_style
+        plain = self._plain
         if sub == last:
             return Strip.blank(wide, plain)
         edge = Segment("▌" if here else " ", self.get_component_rich_style("gallery--edge"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from vlmconsole.text.counts import many
 from vlmconsole.text.plain import inert, one_line
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
     from textual.widgets import Input
 
     from vlmconsole.vision.images import Picture
@@ -41,6 +43,7 @@ _OF_AN_EXAMPLE = frozenset({"ask", "note", "tag", "mark"})
 _OF_A_DATASET = frozenset({"states", "verify", "folder", "export"})
 LISTED, GALLERY, EXAMPLE = range(3)  # the panes
 ALL = "all"
+REST = 0.1  # seconds that the cursor rests on an example before it is drawn large
 
 
 class DataScreen(LookingScreen[DataDesk]):
@@ -62,6 +65,7 @@ class DataScreen(LookingScreen[DataDesk]):
         self.shown: ExamplesView | None = None
         self._listing: list[DatasetEntry] = []
         self._desk_of_thumbnails: DataDesk | None = None
+        self._due: Timer | None = None  # when the chosen example is drawn large
 
     def compose_panes(self) -> Iterable[Widget]:
         with Horizontal(classes="panes"):
@@ -104,6 +108,9 @@ class DataScreen(LookingScreen[DataDesk]):
             self._blank()
             self.look()  # the cursor went on meanwhile
             return
+        if view is not None and (self.shown is None or self.shown.opened is not view.opened):
+            # Its examples are tens of thousands of objects that stay: no collection has to walk over them.
+            gc.freeze()
         self._show_view(entry, view, fault)
 
     def show_fault(self, error: LabError | OSError) -> None:
@@ -170,6 +177,13 @@ class DataScreen(LookingScreen[DataDesk]):
 
     def on_gallery_chosen(self, event: Gallery.Chosen) -> None:
         event.stop()
+        if self._due is None:  # the tile is painted first; of those that a held key runs through none is drawn large
+            self._due = self.set_timer(REST, self._show_rested)
+        else:
+            self._due.reset()
+
+    def _show_rested(self) -> None:
+        self._due = None
         self._show_example()
 
     def on_gallery_opened(self, event: Gallery.Opened) -> None:
@@ -199,11 +213,13 @@ class DataScreen(LookingScreen[DataDesk]):
         return super().check_action(action, parameters)
 
     def target(self, index: int) -> Widget | None:
-        return (self.rows, self.gallery, self.example.scroll)[index]
+        return (self.rows, self.gallery, self.example.text)[index]
 
     def action_move(self, by: int) -> None:
         if self.focused is self.gallery:
             self.gallery.choose(self._beside(by))
+        elif self.focused is self.example.text:
+            self.example.text.scroll_relative(y=by, animate=False)
         else:
             super().action_move(by)
 

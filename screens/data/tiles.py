@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from rich.segment import Segment
@@ -34,16 +35,16 @@ class TileGrid:
     count: int
     pictures: bool = True
 
-    @property
+    @cached_property
     def columns(self) -> int:
         return max(1, self.width // WIDTH)
 
-    @property
+    @cached_property
     def tile(self) -> tuple[int, int]:
         """(width, height) of a tile, with its gap and the blank line below it."""
         return self.width // self.columns, self.cells[1] + CAPTION + 1
 
-    @property
+    @cached_property
     def cells(self) -> tuple[int, int]:
         """(columns, rows) of cells for a thumbnail."""
         high = max(HEIGHTS, key=lambda high: (self.height + 1) // (high + CAPTION + 1)) if self.pictures else 0
@@ -68,6 +69,12 @@ class TileGrid:
         """The tiles that lie on some of the lines `first` up to `last`."""
         high = self.tile[1]
         return range(first // high * self.columns, min(self.count, -(-last // high) * self.columns))
+
+
+@lru_cache(maxsize=8)
+def tile_grid(width: int, height: int, count: int, pictures: bool) -> TileGrid:
+    """The grid of that room; asked for with every line that is drawn."""
+    return TileGrid(width, height, count, pictures)
 
 
 class Caption(NamedTuple):
