@@ -35,6 +35,40 @@ def register(app: typer.Typer) -> None:
     app.add_typer(gates, name="gates")
     gate_notes.register(gates)
 
+    @gates.command("init")
+    def init(
+        dataset: str = typer.Argument(..., help="Dataset: a name or folder with a test split"),
+        out: str = typer.Option(None, "--out", metavar="FILE", help="Write here; default: DATASET-gates.toml"),
+    ) -> None:
+        """Write a first plan for a dataset, to be edited: its test splits as groups, limits left open, a guard."""
+        from vlmconsole.data.dataset import manifest_digest, read_manifest
+        from vlmconsole.gates.bases import measured_on
+        from vlmconsole.gates.draft import draft, draft_groups
+        from vlmconsole.runs.folder import write_for_user
+
+        folder = _dataset(dataset)
+        manifest = read_manifest(folder)
+        name = str(manifest["name"])
+        path = new_file(out or f"{name}-gates.toml")
+        if path.exists():
+            fail(f"{path} exists already.", "Edit it, or name another file: --out FILE.", USAGE, code="file-exists")
+        groups = draft_groups(folder)
+        known = measured_on(name, manifest_digest(manifest), [group.name for group in groups], state.lab.places)
+        try:
+            write_for_user(path, draft(name, groups, known))
+        except OSError as error:
+            fail(f"{path} cannot be written: {error.strerror}", exit_status=FAILED)
+        value = {
+            "path": str(path),
+            "dataset": name,
+            "groups": [{"name": each.name, "split": each.split, "n": each.n, "scorer": each.scorer} for each in groups],
+            "base": {
+                group: {"score": share.shares.get("partial"), "run": share.source} for group, share in known.items()
+            },
+        }
+        text = f"{path}\n{many(len(groups), 'group')}; limits left open are marked with #: fill them in, then\n"
+        emit(value, text + f"vlmconsole gates freeze {path.name} --data {name} --base MODEL")
+
     @gates.command("freeze")
     def freeze(
         plan: str = typer.Argument(..., help="Plan: a shipped one or a TOML file"),
@@ -97,6 +131,7 @@ def register(app: typer.Typer) -> None:
         text = f"{chosen.name} frozen {moment(frozen.t)}, sha {frozen.sha256[:12]}…, "
         text += f"{many(len(chosen.gates), 'gate')}, {pictures}, {base_label(chosen)}"
         text += f"\n{frozen.path}\nAn evaluation is judged by it with --set plan={frozen.sha256[:12]}"
+        text += f" (vlmconsole eval DATASET --adapter X --against base --plan {frozen.sha256[:12]})" if bound else ""
         emit(value, "\n".join([text, *power_lines(powers)]))
 
     @gates.command("check")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from vlmconsole.gates.evidence import CONDITIONS
@@ -20,24 +20,50 @@ def bases(plan: Plan, places: Places, names: Iterable[str] = ()) -> dict[str, Ba
 
     `names` limits the runs to these.
     """
+    groups = [group.name for group in plan.groups]
+    return _newest(
+        places,
+        set(names),
+        groups,
+        lambda summary: _same_data(plan, summary),
+        lambda conditions: _is_before(plan, conditions),
+    )
+
+
+def measured_on(dataset: str, digest: str, groups: Sequence[str], places: Places) -> dict[str, BaseShare]:
+    """The newest measured shares of any model without an adapter on this very dataset, by group."""
+
+    def same(summary: Mapping[str, Any]) -> bool:
+        data = summary.get("data")
+        return isinstance(data, dict) and data.get(dataset) == digest
+
+    return _newest(places, set(), groups, same, lambda held: isinstance(held, dict) and held.get("adapter") is None)
+
+
+def _newest(
+    places: Places,
+    wanted: set[str],
+    groups: Sequence[str],
+    same_data: Callable[[Mapping[str, Any]], bool],
+    is_before: Callable[[Any], bool],
+) -> dict[str, BaseShare]:
     known: dict[str, BaseShare] = {}
-    wanted = set(names)
     for run in list_runs(places.runs):
         if run.job().get("kind") != "evaluate" or run.state().get("state") != "done":
             continue
         if wanted and run.name not in wanted:
             continue
         summary, conditions = run.read_json("summary.json"), run.read_json(CONDITIONS)
-        if not isinstance(summary, dict) or not isinstance(conditions, dict) or not _same_data(plan, summary):
+        if not isinstance(summary, dict) or not isinstance(conditions, dict) or not same_data(summary):
             continue
         for side in SIDES:
-            if not _is_before(plan, conditions.get(side)):
+            if not is_before(conditions.get(side)):
                 continue
-            for group in plan.groups:
-                shares = _shares(summary, group.name, side)
-                if group.name not in known and shares:
-                    known[group.name] = BaseShare(shares, run.name)
-        if len(known) == len(plan.groups):
+            for group in groups:
+                shares = _shares(summary, group, side)
+                if group not in known and shares:
+                    known[group] = BaseShare(shares, run.name)
+        if len(known) == len(groups):
             break
     return known
 

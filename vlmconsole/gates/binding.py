@@ -8,8 +8,8 @@ from pathlib import Path
 from vlmconsole.data.dataset import manifest_digest, read_manifest
 from vlmconsole.data.example import read_questions
 from vlmconsole.gates.evidence import PLAN, PLANS
-from vlmconsole.gates.plan import Bound, Plan, PlanError
-from vlmconsole.gates.samples import asked_hash, images_hash, truth_hash
+from vlmconsole.gates.plan import Bound, Plan, PlanError, scored_options
+from vlmconsole.gates.samples import asked_hash, images_hash, options_hash, truth_hash
 from vlmconsole.gates.verdict import Verdict
 from vlmconsole.ledger.chain import Ledger, sha256_file
 from vlmconsole.ledger.freezing import Frozen, freeze
@@ -63,6 +63,7 @@ def bind(
                 pixel_sha256=images_hash(example.pixel_sha256s),
                 prompt_sha=asked_hash(example),
                 truth_sha=truth_hash(read_truth(group.scorer, example.truth)),
+                options_sha=options_hash(scored_options(group, example.scorer, example.options)),
             )
             for example in read_questions(path)
         )

@@ -156,6 +156,7 @@ def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Pro
         ("tensor_sha256", "input tensor"),
         ("prompt_sha", "question"),
         ("truth", "truth"),
+        ("options", "scorer's options"),
     ):
         add(f"pairs differ in the {what}", (i for i in both if getattr(first[i], key) != getattr(second[i], key)))
     bound = {row.id: row for row in plan.data.pictures.get(group.name, ())}
@@ -167,6 +168,7 @@ def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Pro
             ("pixel_sha256", "image's pixels are"),
             ("prompt_sha", "question is"),
             ("truth_sha", "truth is"),
+            ("options_sha", "scorer's options are"),
         ):
             off = (i for i in both & bound.keys() if getattr(first[i], key) != getattr(bound[i], key))
             add(f"samples whose {what} not the frozen one", off)

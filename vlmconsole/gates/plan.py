@@ -7,6 +7,7 @@ made dataset before the run: then it also names every picture, question and trut
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -62,6 +63,11 @@ class Group(_Model):
         if reason := unknown(self.scorer):
             raise ValueError(reason)
         return self
+
+
+def scored_options(group: Group, scorer: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by which a group scores an example with its own scorer and options: the group's go first."""
+    return {**(options if scorer == group.scorer else {}), **group.options}
 
 
 def _known_metric(value: object) -> object:
@@ -137,6 +143,7 @@ class Bound(_Model):
     pixel_sha256: str
     prompt_sha: str
     truth_sha: str
+    options_sha: str = ""  # of its scorer's options, where it has any
 
 
 class Data(_Model):
@@ -245,6 +252,10 @@ class Plan(_Model):
         if not self.generations.blind:
             del value["generations"]["blind"]
         value["groups"] = [_without(group, "options") for group in value["groups"]]
+        pictures = value["data"]["pictures"]
+        value["data"]["pictures"] = {
+            name: [_without(row, "options_sha") for row in pictures[name]] for name in pictures
+        }
         if value["selection"] is not None:
             value["selection"] = _without(value["selection"], "scorer", "options")
         return value

@@ -62,7 +62,10 @@ class GatePower:
     @property
     def text(self) -> str:
         """What a reader must know of it, in a sentence."""
-        base = f"base {percent(self.base)}" if self.source else f"base not measured, {percent(self.base, 0)} assumed"
+        name = "blind score" if self.gate.definition.blind else "base"
+        base = (
+            f"{name} {percent(self.base)}" if self.source else f"{name} not measured, {percent(self.base, 0)} assumed"
+        )
         if self.state == "vacuous":
             return f"vacuous: it holds even if every answer is wrong ({base})"
         if self.state == "unreachable":
@@ -71,7 +74,7 @@ class GatePower:
             return f"cannot judge: {base} is below what its guard needs"
         if self.state == "not computed":
             return "power not computed: it is not a matter of right and wrong answers"
-        chance = f"; unchanged it passes with {percent(self.unchanged or 0.0, 0)}"
+        chance = f"; passes by chance, if nothing changes: {percent(self.unchanged or 0.0, 0)}"
         if self.sees is None:
             return f"sees no change with {percent(CHANCE, 0)} chance ({base}, n = {self.n}){chance}"
         points, at = f"{abs(self.sees) * 100:.1f} points", percent(self.base + self.sees)

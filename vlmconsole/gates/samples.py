@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,11 @@ class Sample(BaseModel):
     def truth_sha(self) -> str:
         """Hash (hex) of the truth."""
         return truth_hash(self.truth)
+
+    @property
+    def options_sha(self) -> str:
+        """Hash (hex) of the scorer's options."""
+        return options_hash(self.options)
 
 
 #: both sides' outcome → (rank, word): what was lost is looked at first
@@ -109,6 +114,11 @@ def images_hash(hashes: Sequence[str]) -> str:
 def truth_hash(truth: Any) -> str:
     """Hash (hex) of a truth: text, or another JSON value such as the list of human answers in order."""
     return hashlib.sha256(canonical_json(truth)).hexdigest()
+
+
+def options_hash(options: Mapping[str, Any]) -> str:
+    """Hash (hex) of a scorer's options; "" of none."""
+    return hashlib.sha256(canonical_json(dict(options))).hexdigest() if options else ""
 
 
 @dataclass(frozen=True)
