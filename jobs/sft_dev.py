@@ -86,7 +86,7 @@ def _sample(teacher: "Teacher", example: "Example", answer: Generated, epoch: in
         t=time.time(),
     )
     more = {"epoch": epoch, "finish": answer.finish, "label": "not a baseline"}
-    unset = {key for key in ("scorer", "options") if not getattr(sample, key)}
+    unset = {key for key in ("scorer", "options", "dataset", "split") if not getattr(sample, key)}
     return {**sample.model_dump(mode="json", exclude=unset), **more}
 
 

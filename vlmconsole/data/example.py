@@ -152,8 +152,12 @@ class Example:
                 truth=self.truth if last else answer,
             )
 
-    def check(self) -> None:
-        """Raise DataError unless roles alternate from a user's turn on, and each image has its tag."""
+    def check(self, images: int | None = None) -> None:
+        """Raise DataError unless roles alternate from a user's turn on, and each image has its tag.
+
+        `images`: how many it has, where it was read without them.
+        """
+        images = len(self.images) if images is None else images
         turns = self.turns[1:] if self.system is not None else self.turns
         wanted: tuple[Role, Role] = ("user", "assistant")
         if not turns or any(turn.role != wanted[at % 2] for at, turn in enumerate(turns)):
@@ -161,8 +165,8 @@ class Example:
         tags = sum(turn.images for turn in self.turns)
         if any(turn.images and turn.role != "user" for turn in self.turns):
             raise DataError(f"{self.id}: {IMAGE_TAG} outside of a user's turn", code="image-tags")
-        if tags != len(self.images):
-            raise DataError(f"{self.id}: {tags} {IMAGE_TAG} for {len(self.images)} images", code="image-tags")
+        if tags != images:
+            raise DataError(f"{self.id}: {tags} {IMAGE_TAG} for {images} images", code="image-tags")
 
     def columns(self) -> dict[str, Any]:
         """The example as its Parquet row: verl's columns, then our own."""

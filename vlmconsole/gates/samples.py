@@ -23,8 +23,8 @@ class Sample(BaseModel):
     """One answer with everything needed to score, pair and replay it. Further keys are kept in the file, not used.
 
     `truth` is text (JSON for counting) or another JSON value; `answer` is None when the request failed; `scorer` with
-    its version, and `options`, are empty in older files; `batch` names the batch it was generated in; `t` is the wall
-    time (seconds) at which it was written. Hashes of images are `images_hash`'s.
+    its version, `options`, `dataset` and `split` are empty where a file does not say; `batch` names the batch it was
+    generated in; `t` is the wall time (seconds) at which it was written. Hashes of images are `images_hash`'s.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -46,6 +46,8 @@ class Sample(BaseModel):
     reward: float = Field(ge=0.0, le=1.0, allow_inf_nan=False)
     http_ok: bool = True
     batch: str | int | None = None
+    dataset: str = ""
+    split: str = ""
     t: float = Field(allow_inf_nan=False)
 
     @property

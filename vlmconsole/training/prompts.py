@@ -46,7 +46,7 @@ def turns_of(example: Example, images: Sequence[Any], *, answered: bool) -> list
     Its system turn is `example.system`. Raises DataError for turns that are no conversation, or a last question that
     has no answer though it is wanted.
     """
-    example.check()
+    example.check(len(images))
     left = list(images)
     turns: list[Turn] = []
     for turn in example.turns if answered else example.asked:
