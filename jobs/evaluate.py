@@ -241,7 +241,7 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     if not spec.plan:  # else told with the plan
         names = [name for name in spec.data if name != TEXTVQA or not spec.textvqa]
         failures += preflight.data(names, places, alone)
-        for name in names if spec.scorer else ():
+        for name in names:
             failures += preflight.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
     return failures + plan_problems(resolved, alone)
 

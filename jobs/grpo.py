@@ -107,6 +107,7 @@ def _impossible(spec: GrpoSpec) -> list[str]:
 
 def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
     """What it names and is not there, or may not be named by a preset, or cannot be done by its engine."""
+    from vlmconsole.jobs.grpo_verl import refuse_video
     from vlmconsole.training.verl import settings as verl
 
     splits = [spec.train_split, spec.validation_split]
@@ -121,6 +122,11 @@ def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
         *preflight.loadable(spec.base),
         *preflight.data([spec.data], places, alone, splits),
         *preflight.scorer(spec.data, spec.scorer, places, splits=splits),
+        *(
+            list(preflight.refused_questions(spec.data, places, refuse_video, splits=[spec.train_split]))[:1]
+            if spec.engine == "verl"
+            else []
+        ),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vlmconsole.data.dataset import manifest_digest
 from vlmconsole.data.example import Example, read_examples
-from vlmconsole.data.scored import common_scorer, score_example
+from vlmconsole.data.scored import check_scorable, common_scorer, score_example
 from vlmconsole.data.splits import LeakError, PictureIndex
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.data import LOADING, course, examined, ready
@@ -41,6 +41,8 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     precision = bases.precision_for(spec.precision, device)
     dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
     rows, heldout = split(dataset, spec.train_split), split(dataset, spec.validation_split)
+    for example in (*rows, *(heldout[: spec.validation] if spec.validate_every else ())):
+        check_scorable(example, spec.scorer)
     refuse_leaks(rows, context)
     loaded = load(folder, dtype=precision, device=device)
     eyes = export.eyes_sha256(loaded.model)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.data.example import Example, truth_text
-from vlmconsole.data.scored import common_scorer
+from vlmconsole.data.scored import check_scorable, common_scorer
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.grpo_evidence import TRAINING, GrpoEvidence, RolloutAnswer, first_and_last
 from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, say_moved, split
@@ -24,6 +24,7 @@ from vlmconsole.scoring.verl_reward import FUNCTIONS
 
 GRACE = 30.0  # seconds between asking verl to stop and killing it
 LATE = 10.0  # seconds that a rollout file may come after its step's line
+VIDEO_TAG = "<video>"
 TAIL = 15  # lines of verl's last words kept for the reason
 
 
@@ -37,6 +38,9 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     folder = answering_base(spec.base)
     dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
     rows = split(dataset, spec.train_split)
+    for example in rows:
+        check_scorable(example, spec.scorer)
+        refuse_video(example)
     refuse_leaks(rows, context)
     per_epoch = len(rows) // spec.questions
     if per_epoch == 0:
@@ -93,6 +97,16 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
             f"verl's model_merger ended with {code} and left no model.", f"The shards are kept in {run.checkpoints}."
         )
     return _summary(context, spec, folder, base_sha256, {dataset.name: digest})
+
+
+def refuse_video(example: Example) -> None:
+    """Raise JobError for a text that verl would read as a video, as it does an image tag; it has no other notation."""
+    if any(VIDEO_TAG in turn.text for turn in example.asked):
+        raise JobError(
+            f"verl would take {VIDEO_TAG} in the text of {example.id} for a video.",
+            "Word it otherwise and import again, or engine=in-process.",
+            code="verl-video",
+        )
 
 
 def _reward(scorer: str) -> str:

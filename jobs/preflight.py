@@ -6,11 +6,16 @@ Each function returns sentences for people, none where nothing is known against 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from vlmconsole.data.names import Promised, promised, truths_of
+from vlmconsole.data.browse import BrowsedSplit
+from vlmconsole.data.example import Example
+from vlmconsole.data.manifest import IMPORTED, read_manifest
+from vlmconsole.data.names import Promised, look_up, promised, truths_of
 from vlmconsole.data.rows import DataError
+from vlmconsole.data.scored import check_scorable
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.settings import LATER as LATER
 from vlmconsole.runs.places import Places
@@ -108,9 +113,11 @@ def role(name: str, wanted: Sequence[str], places: Places) -> list[str]:
 def scorer(
     name: str, wanted: str, places: Places, *, splits: Sequence[str] = (), roles: Sequence[str] = ()
 ) -> list[str]:
-    """Whether the truths of these splits of a dataset (by name or by role) can be judged by a scorer."""
-    if not wanted or LATER in name or LATER in wanted:
+    """Whether a scorer ("": each one's own) can judge the truths of these splits of a dataset, by name or by role."""
+    if LATER in name or LATER in wanted:
         return []
+    if not wanted:
+        return list(islice(refused_questions(name, places, check_scorable, splits=splits, roles=roles), 1))
     try:
         truths = truths_of(name, places.datasets)
     except LabError:
@@ -126,3 +133,33 @@ def scorer(
                 hint = f"; scorer = {fits[0]} can" if fits else ""
                 return [f"{name}:{split}: the scorer {wanted} cannot judge {uid}: {error.phrase}{hint}"]
     return []
+
+
+def refused_questions(
+    name: str,
+    places: Places,
+    check: Callable[[Example], None],
+    *,
+    splits: Sequence[str] = (),
+    roles: Sequence[str] = (),
+) -> Iterator[str]:
+    """Why `check` refuses questions of an imported dataset's splits (by name or by role); no image is read.
+
+    Drawn scenes are of one form, which needs no look.
+    """
+    try:
+        folder = look_up(name, places.datasets).folder
+        manifest = read_manifest(folder) if folder is not None else {}
+        if folder is None or manifest.get("format") != IMPORTED:
+            return
+        for split, about in manifest["splits"].items():
+            if split not in splits and about["role"] not in roles:
+                continue
+            for example in BrowsedSplit(folder / f"{split}.parquet").examples:
+                for question in example.questions():
+                    try:
+                        check(question)
+                    except LabError as error:
+                        yield f"{name}:{split}: {error.full_message}"
+    except LabError:
+        return  # told by `data`

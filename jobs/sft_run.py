@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmconsole.data.dataset import manifest_digest
 from vlmconsole.data.names import promised
-from vlmconsole.data.scored import common_scorer
+from vlmconsole.data.scored import check_scorable, common_scorer
 from vlmconsole.errors import LabError
 from vlmconsole.jobs import data
 from vlmconsole.jobs.contract import Context, JobError, Stopped
@@ -57,6 +57,8 @@ class Teacher:
         self.dev_split = next(name for name, split in manifest["splits"].items() if split["role"] == "dev")
         dev = data.split_examples(folder, manifest, "dev")
         self.dev = [question for example in dev for question in example.questions()]
+        for question in self.dev:
+            check_scorable(question, self.spec.scorer)
         rows = data.split_examples(folder, manifest, "train")
         self._freeze()
         left = self._left()

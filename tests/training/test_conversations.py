@@ -14,6 +14,7 @@ from refusals import mentions, refused
 from vlmconsole.audit.run import audit
 from vlmconsole.data.example import Example
 from vlmconsole.jobs.contract import Context
+from vlmconsole.jobs.kinds import load_kind
 from vlmconsole.jobs.launch import create_run
 from vlmconsole.jobs.presets import load_preset, overlay
 from vlmconsole.models.qwen2_5_vl import END, IMAGE
@@ -133,8 +134,6 @@ def test_grpo_steps_over_all_kinds(loaded: Loaded) -> None:
 
 def job(places: Places, preset: str, **changes: Any) -> tuple[RunFolder, dict[str, Any]]:
     """A run of a preset, worked here, and its summary."""
-    from vlmconsole.jobs.kinds import load_kind
-
     found = load_preset(preset)
     run = create_run(places, found, overlay(found, [f"{key}={json.dumps(value)}" for key, value in changes.items()]))
     kind = load_kind(str(run.job()["kind"]))
@@ -177,7 +176,39 @@ def test_an_imported_dataset_is_evaluated_and_trained_on(tmp_path: Path) -> None
     assert mentions(wrong(run, places)["isolation: tested images"], "test-1", "leaked")
     run, summary = job(places, "sft-expand-tiny", data="mixed", epochs=1, dev_epochs=[1], batch=3)
     assert summary["steps"] == 2 and summary["dev_n"] == 6 and not wrong(run, places)
+    masks = next(finding for finding in audit(run, places).findings if finding.name == "supervision mask")
+    assert mentions(masks.text, "tokenized anew")
     mask = run.read_json("mask.json")
     assert mask["rows"] == 5 and mask["wrong"] == 0
     samples = list(run.read_jsonl("dev-epoch1.jsonl"))
     assert [sample["id"] for sample in samples] == [*(f"dev-{i}" for i in (0, 1, 2, 3)), "dev-3#2", "dev-4"]
+
+
+@pytest.mark.parametrize("scorer", ["number", "", "none"])
+def test_a_question_that_cannot_be_scored_is_named_before_anything_is_asked(tmp_path: Path, scorer: str) -> None:
+    """The first of two questions has a word for its answer, and the example's scorer reads numbers."""
+    places = Places(tmp_path).ensure()
+    turns = [("user", "What is red?"), ("assistant", "a circle"), ("user", "How many?"), ("assistant", "3")]
+    example = conversation(*turns, id="twice", scorer=scorer, truth="3")
+    imported(places.datasets, "numbers", {name: (name, [example]) for name in ("train", "dev", "test")})
+    for preset, data in (("eval-groups-tiny", ["numbers"]), ("sft-expand-tiny", "numbers")):
+        unknown = scorer == "none" and preset == "sft-expand-tiny"  # told by the check of the dataset itself
+        with refused("dataset-unfit" if unknown else "truth-unfit", "twice"):
+            job(places, preset, data=data)
+        found = load_preset(preset)
+        kind = load_kind(found.kind)
+        spec = overlay(found, [f"data={json.dumps(data)}"])
+        assert any(mentions(reason, "numbers", "twice") for reason in kind.problems(spec, places, True))
+
+
+def test_a_video_tag_in_a_text_is_refused_for_verl(tmp_path: Path) -> None:
+    places = Places(tmp_path).ensure()
+    example = conversation(("user", "What does <video> mean?"), ("assistant", "film"), id="tagged")
+    imported(places.datasets, "tags", {"train": ("train", [example]), "dev": ("dev", [example])})
+    found = load_preset("grpo-3-tiny")
+    sets = ["data=tags", "validation_split=dev"]
+    reasons = {
+        engine: load_kind("grpo").problems(overlay(found, [*sets, f"engine={engine}"]), places, True)
+        for engine in ("verl", "in-process")
+    }
+    assert mentions(" ".join(reasons["verl"]), "tagged", "<video>") and reasons["in-process"] == []

@@ -21,6 +21,7 @@ from vlmconsole.counting.pixels import SURE, Found, find_objects
 from vlmconsole.data.example import Example, from_columns
 from vlmconsole.data.findings import Finding, finding
 from vlmconsole.data.labels import unreadable
+from vlmconsole.data.manifest import IMPORTED
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.splits import PictureIndex
 from vlmconsole.gates.samples import asked_hash, images_hash
@@ -30,7 +31,6 @@ from vlmconsole.text.counts import many
 
 Tick = Callable[[str], None]
 READERS = ("train", "dev")  # roles of splits that a training has looked at
-IMPORTED = 2  # `format` of the manifest of an imported dataset
 NEAR = 4.0  # pixels between a listed centre and the area seen there
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from vlmconsole.data.example import Example
-from vlmconsole.scoring.scorers import Scored, read_truth, score
+from vlmconsole.data.rows import DataError
+from vlmconsole.errors import LabError
+from vlmconsole.scoring.registry import find_scorer
+from vlmconsole.scoring.scorers import Scored, ScoringError, read_truth, score
 
 
 def score_example(example: Example, answer: object, scorer: str = "") -> Scored:
@@ -16,6 +20,26 @@ def score_example(example: Example, answer: object, scorer: str = "") -> Scored:
     name = scorer or example.scorer
     options = example.options if name == example.scorer else {}
     return score(name, answer, read_truth(name, example.truth), options)
+
+
+def check_scorable(example: Example, scorer: str = "", more: Mapping[str, Any] | None = None) -> None:
+    """Raise DataError, naming the example, unless `scorer` ("": its own) can judge answers to its last question.
+
+    `more`: options beside the example's own, such as a plan's.
+    """
+    name = scorer or example.scorer
+    try:
+        if not name:
+            raise ScoringError(f"no scorer is known for {example.source}")
+        options = {**(example.options if name == example.scorer else {}), **(more or {})}
+        if why := find_scorer(name).check(read_truth(name, example.truth), options):
+            raise ScoringError(f"the scorer {name} cannot judge its truth: {why}")
+    except LabError as error:
+        raise DataError(
+            f"{example.id}: {error.message.rstrip('.')}.",
+            "Name a scorer that fits in the setting scorer, or import the data with another --scorer.",
+            code="truth-unfit",
+        ) from None
 
 
 def common_scorer(examples: Iterable[Example]) -> str:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from vlmconsole.data.dataset import read_manifest
 from vlmconsole.data.example import Example, read_questions
 from vlmconsole.data.names import ready
 from vlmconsole.data.rows import DataError
+from vlmconsole.data.scored import check_scorable
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.plan import Plan
 from vlmconsole.gates.samples import asked_hash, images_hash, truth_hash
 from vlmconsole.ledger.freezing import digest
-from vlmconsole.scoring.registry import unknown
 from vlmconsole.scoring.scorers import read_truth
 
 DIAGNOSTIC = 128  # training pictures, unless the plan promises another number
@@ -59,8 +60,7 @@ def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -
             group = name if plan is not None else _group(example, name, (folder, split), owners)
             taken[group] += 1
             if settings.limit is None or taken[group] <= settings.limit:
-                item = _item(example, group, scorer, folder.name)
-                items.append(replace(item, options={**item.options, **options.get(group, {})}))
+                items.append(_item(example, group, scorer, folder.name, options.get(group, {})))
     if not items:
         raise DataError("No images left to ask about.", "vlmconsole data show lists a dataset's splits.")
     seen: set[str] = set()
@@ -121,11 +121,12 @@ def _group(example: Example, name: str, place: tuple[Path, str], owners: dict[st
     return next(group for group in longer if owners.setdefault(group, place) == place)
 
 
-def _item(example: Example, group: str, scorer: str, dataset: str) -> Item:
+def _item(
+    example: Example, group: str, scorer: str, dataset: str, options: Mapping[str, Any] = MappingProxyType({})
+) -> Item:
+    check_scorable(example, scorer, options)
     own = not scorer or scorer == example.scorer
     scorer = scorer or example.scorer
-    if why := unknown(scorer) if scorer else f"no scorer is known for {example.source}":
-        raise DataError(f"{example.id}: {why.rstrip('.')}.", "Name one in the setting scorer.", code="scorer-unknown")
     return Item(
         id=example.id,
         group=group,
@@ -137,7 +138,7 @@ def _item(example: Example, group: str, scorer: str, dataset: str) -> Item:
         pixel_sha256=images_hash(example.pixel_sha256s),
         prompt_sha=asked_hash(example),
         truth=read_truth(scorer, example.truth),
-        options=example.options if own else {},
+        options={**(example.options if own else {}), **options},
     )
 
 
