@@ -1,9 +1,11 @@
 """What a kind of job is: a validated spec and a function that runs inside a worker process."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -11,6 +13,9 @@ from vlmconsole.errors import LabError
 from vlmconsole.runs.events import EventWriter
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
+
+if TYPE_CHECKING:
+    from vlmconsole.jobs.proposals import Proposal
 
 
 class Spec(BaseModel):
@@ -124,6 +129,8 @@ class JobKind:
     needs: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
     problems: Callable[[Any, Places, bool], list[str]] | None = None
     unused: Callable[[Any], list[str]] | None = None
+    #: (settings that are given, places) → settings that follow from the data, for presets that leave them to it
+    propose: Callable[[Mapping[str, Any], Places], Mapping[str, Proposal]] | None = None
 
     def needed(self, spec: BaseModel | None) -> tuple[str, ...]:
         """The modules that a job with these settings cannot do without; none while the settings are not known."""

@@ -15,6 +15,7 @@ from vlmconsole.data.example import Example, read_examples
 from vlmconsole.data.recipe import load_recipe, recipe_names
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, JobError
+from vlmconsole.runs.places import Places
 
 # Seconds for a picture drawn, and for one examined, on one thread of a shared AMD EPYC 7B13.
 DRAWN, EXAMINED = 0.015, 0.02
@@ -128,13 +129,18 @@ def split_examples(folder: Path, manifest: dict[str, Any], role: str) -> list[Ex
     return list(read_examples(folder / f"{names[0]}.parquet"))
 
 
-def sizes(name: str) -> dict[str, int] | None:
-    """Pictures by role as a recipe promises them, the rows of a user's files counted. Raises LabError.
+def sizes(name: str, places: Places | None = None) -> dict[str, int] | None:
+    """Return the examples by role, of a dataset of the lab or as its recipe promises them. Raises LabError.
 
-    None for what is no recipe: a dataset that only the lab knows is counted when its job starts.
+    None for what is no recipe where the lab (`places`) is not known.
     """
     if not name.endswith(".toml") and name not in recipe_names():
-        return None
+        if places is None:
+            return None
+        held: dict[str, int] = {}
+        for split in datasets.promised(name, places.datasets).values():
+            held[split.role] = held.get(split.role, 0) + (split.n or 0)
+        return held
     counts: dict[str, int] = {}
     for split in load_recipe(name).splits:
         counts[split.role] = counts.get(split.role, 0) + sum(expected(part) for part in split.parts)

@@ -10,6 +10,7 @@ from vlmconsole.jobs.contract import Context, Estimate, JobKind, not_installed
 from vlmconsole.jobs.grpo_settings import GrpoSpec, has_masters, learning, planned_work
 from vlmconsole.jobs.kinds import trusted
 from vlmconsole.jobs.memory_plan import memory_plan
+from vlmconsole.jobs.proposals import propose_grpo
 from vlmconsole.jobs.unused_settings import unused
 from vlmconsole.runs.places import Places
 
@@ -140,4 +141,5 @@ KIND = JobKind(
     needs=("torch", "transformers"),
     problems=problems,
     unused=unused_settings,
+    propose=propose_grpo,
 )

@@ -11,12 +11,14 @@ from vlmconsole.data.scored import check_scorable, common_scorer, score_example
 from vlmconsole.data.splits import LeakError, PictureIndex
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.data import LOADING, course, examined, ready
-from vlmconsole.jobs.grpo_evidence import GrpoEvidence, RolloutAnswer, first_and_last, unchanged
+from vlmconsole.jobs.grpo_evidence import TRAINING, GrpoEvidence, RolloutAnswer, first_and_last, unchanged
 from vlmconsole.jobs.grpo_settings import LEARNING, GrpoSpec, has_masters, learning, planned_work
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
+from vlmconsole.jobs.training_end import say_outcome
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt
+from vlmconsole.training.outcome import TrainingOutcome, grpo_causes, training_outcome
 
 if TYPE_CHECKING:
     from vlmconsole.training.grpo_train import Taken, Trainer
@@ -86,6 +88,8 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
             resumable=True,
         )
 
+    if spec.score_start and trainer.step == 0:
+        _validate(context, loaded, heldout[: spec.validation], spec, 0)
     while trainer.step < spec.steps:
         if context.stopping():
             keep()
@@ -104,7 +108,8 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
             _line(step, spec, time.monotonic() - started),
             [_as_rollout(rollout, each_own=not settings.scorer) for rollout in step.rollouts],
         )
-        if spec.validate_every and step.number % spec.validate_every == 0:
+        last = spec.score_start and step.number == spec.steps
+        if last or (spec.validate_every and step.number % spec.validate_every == 0):
             _validate(context, loaded, heldout[: spec.validation], spec, step.number)
         if step.number % spec.checkpoint_every == 0 or step.number == spec.steps:
             keep()
@@ -224,6 +229,14 @@ def _validate(context: Context, loaded: "Loaded", examples: list[Example], spec:
     mean = sum(prediction.reward for prediction in scored) / len(scored)
     right = sum(prediction.all_correct for prediction in scored)
     line = {"step": step, "n": len(examples), "reward_mean": mean, "all_correct": right, "label": NOT_A_BASELINE}
+    if spec.score_start:
+        line |= {
+            "rewards": [answer.reward for answer in scored],
+            "samples": [
+                {"answer": said.text, "truth": example.truth, "valid": mark.valid, "reason": mark.reason}
+                for said, example, mark in zip(predictions, examples, scored, strict=True)
+            ],
+        }
     context.run.append_jsonl("validation.jsonl", line)
     context.events.metric("validation reward (not a baseline)", mean, step=step)
     context.log(
@@ -316,6 +329,7 @@ def _finish(
     say_moved(context, moved["language"], spec.lr, precision, copies)
     gpu = device.startswith("cuda")
     plan = memory_plan(planned_work(spec, gpu), "cuda" if gpu else "cpu")
+    outcome = _outcome(context)
     reward, gradient = first_and_last(context.run, "reward_mean"), first_and_last(context.run, "grad_norm")
     return {
         "model": str(target),
@@ -327,6 +341,7 @@ def _finish(
         "data": identity["data"],
         "steps": trainer.step,
         "answers": trainer.step * spec.questions * spec.answers,
+        **({"outcome": outcome.to_json()} if outcome else {}),
         "reward_first": reward[0],
         "reward_last": reward[1],
         "reward_mean": reward[2],
@@ -342,6 +357,18 @@ def _finish(
         "reload_same_answers": f"{same.count(True)} of {len(same)}",
         "memory": say_peak(context, plan),
     }
+
+
+def _outcome(context: Context) -> TrainingOutcome | None:
+    """Say whether the last validation is above the first; None where the start was not validated."""
+    validated = [line for line in context.run.read_jsonl("validation.jsonl") if line.get("rewards")]
+    if len(validated) < 2 or validated[0]["step"] != 0:
+        return None
+    first, last = validated[0], validated[-1]
+    causes = grpo_causes(list(context.run.read_jsonl(TRAINING)), last["samples"])
+    outcome = training_outcome(first["rewards"], last["rewards"], causes)
+    say_outcome(context, outcome)
+    return outcome
 
 
 def _copies(trainer: "Trainer", base: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Settings of a GRPO run, of both engines, and what they take: time with the bundled model, memory on any."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from vlmconsole.jobs.contract import Spec
 from vlmconsole.jobs.data import counted
@@ -60,7 +60,17 @@ class GrpoSpec(Spec):
     validate_every: int = Field(0, ge=0, description="Steps between in-training validations, 0: none")
     validation: int = Field(32, ge=1, description="Images in each in-training validation")
     reload_check: int = Field(8, ge=1, description="Questions that the reloaded model must answer identically")
+    score_start: bool = Field(
+        False, description="Validate before the first step and after the last too, to say what was learned; in-process"
+    )
     verl: VerlSpec = Field(default_factory=VerlSpec, description="Settings for verl alone")
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        value: dict[str, Any] = handler(self)
+        if not value.get("score_start"):
+            value.pop("score_start", None)  # jobs and checkpoints from before there was such a field stay the same
+        return value
 
 
 def learning(spec: GrpoSpec) -> float:

@@ -80,6 +80,9 @@ def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str
     for number, name in enumerate(names):
         if LATER in name:
             continue
+        if not name:
+            failures.append("no data: --set data=NAME (`vlmconsole data list` shows them)")
+            continue
         try:
             promised_splits = promised(name, places.datasets)
         except LabError as error:

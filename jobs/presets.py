@@ -38,6 +38,7 @@ class Preset:
     notes: str = ""
     queue: dict[str, Any] = field(default_factory=dict)
     source: str = ""
+    proposed: tuple[str, ...] = ()  # settings that follow from the data where nobody gives them
 
 
 def list_presets(places: Places | None = None) -> list[Preset]:
@@ -179,14 +180,17 @@ def _parse(name: str, text: str, source: str) -> Preset | None:
         raise PresetError(error.message, code=error.code) from None
     if "kind" not in table:
         return None
-    unknown = set(table) - {"kind", "title", "spec", "notes", "queue"}
+    unknown = set(table) - {"kind", "title", "spec", "notes", "queue", "proposed"}
     if unknown:
-        allowed = "kind, title, notes, [spec], [queue]"
+        allowed = "kind, title, notes, proposed, [spec], [queue]"
         raise PresetError(
             f"{source}: there is no key “{sorted(unknown)[0]}” in a preset (keys: {allowed})", code="preset-invalid"
         )
     if not isinstance(table.get("spec", {}), dict):
         raise PresetError(f"{source}: spec is {table['spec']!r}, not a table [spec] of settings", code="preset-invalid")
+    proposed = table.get("proposed", [])
+    if not isinstance(proposed, list) or not all(isinstance(key, str) for key in proposed):
+        raise PresetError(f"{source}: proposed is {proposed!r}, not a list of settings", code="preset-invalid")
     return Preset(
         name,
         str(table["kind"]),
@@ -195,4 +199,5 @@ def _parse(name: str, text: str, source: str) -> Preset | None:
         str(table.get("notes", "")),
         table.get("queue", {}),
         source,
+        tuple(proposed),
     )

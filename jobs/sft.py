@@ -8,6 +8,7 @@ from vlmconsole.jobs import preflight
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, not_installed
 from vlmconsole.jobs.data import DRAWN, EXAMINED, files_note, sizes
 from vlmconsole.jobs.memory_plan import memory_plan
+from vlmconsole.jobs.proposals import propose_sft
 from vlmconsole.jobs.sft_settings import SftSpec, learning, planned_work
 from vlmconsole.runs.places import Places
 
@@ -21,9 +22,9 @@ def run(context: Context, spec: SftSpec) -> dict[str, Any]:
     return Teacher(context, spec).run()
 
 
-def _estimate(spec: SftSpec) -> Estimate:
+def _estimate(spec: SftSpec, places: Places) -> Estimate:
     try:
-        count = sizes(spec.data)
+        count = sizes(spec.data, places)
     except LabError as error:
         return Estimate(note=f"nothing can be said: {error.phrase}")
     if count is None:
@@ -80,8 +81,9 @@ KIND = JobKind(
     "Supervised LoRA training",
     SftSpec,
     run,
-    estimate=_estimate,
+    estimate_here=_estimate,
     devices=_devices,
     needs=("torch", "transformers", "peft"),
     problems=_problems,
+    propose=propose_sft,
 )

@@ -16,6 +16,7 @@ from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 from vlmconsole.jobs.sft_dev import develop, read_rewards
 from vlmconsole.jobs.sft_settings import LEARNING, SftSpec, learning, planned_work
+from vlmconsole.jobs.training_end import say_outcome
 from vlmconsole.ledger.chain import Ledger
 from vlmconsole.ledger.freezing import freeze
 from vlmconsole.measure.machine import hardware
@@ -27,8 +28,10 @@ from vlmconsole.training import bases, checkpoint, curriculum, model, selection,
 from vlmconsole.training.adapters import saved as kept
 from vlmconsole.training.adapters.provenance import Provenance
 from vlmconsole.training.adapters.store import base_sha256, check_fits, find_adapter, open_adapter
+from vlmconsole.training.outcome import TrainingOutcome, sft_causes, training_outcome
 
 CHECKPOINT, TRAINING, START = "checkpoint.pt", "training.jsonl", "start"
+START_EPOCH = 0  # the dev scores before the first step
 LOOK = 10  # steps between two points of the slower curves
 
 
@@ -75,6 +78,8 @@ class Teacher:
         # Answers come from the same weights that are trained: the adapter sits inside the base.
         self.answering = model.Loaded(adapted.get_base_model(), loaded.tokenizer, loaded.images, loaded.folder)
         self._write_conditions(len(rows))
+        if self.spec.score_start and not self.run_folder.file(selection.development_file(START_EPOCH)).exists():
+            develop(self, START_EPOCH)
         for epoch in range(1, self.spec.epochs + 1):
             self._epoch(epoch)
         return self._finish(frozen)
@@ -230,6 +235,9 @@ class Teacher:
                 "Start the preset anew.",
                 code="checkpoint-incomplete",
             )
+        if left.path != self.run_folder.path and left.file(selection.development_file(START_EPOCH)).exists():
+            name = selection.development_file(START_EPOCH)
+            write_atomic(self.run_folder.file(name), left.file(name).read_bytes())
         past = range(1, (done - 1) // per_epoch + 1)
         missing = [f"epoch-{epoch}" for epoch in past if not left.file(f"epoch-{epoch}").is_dir()]
         missing += [
@@ -378,6 +386,7 @@ class Teacher:
         tie = f" (equal with epoch {', '.join(map(str, choice.tied[1:]))})" if choice.tied[1:] else ""
         self.context.events.note(f"epoch {choice.epoch} is chosen by the frozen rule{tie}")
         final = list(self.run_folder.read_jsonl(TRAINING))[-1]
+        outcome = self._outcome(choice)
         return {
             "adapter": str(adapter.path),
             "adapter_sha256": adapter.sha256,
@@ -386,6 +395,7 @@ class Teacher:
             "dev": {str(epoch): mean for epoch, mean in choice.means.items()},
             "dev_n": len(self.dev),
             "dev_label": selection.NOT_A_BASELINE,
+            **({"outcome": outcome.to_json()} if outcome else {}),
             "steps": self.course.done,
             "final_loss": final["loss"],
             "seed": self.spec.seed,
@@ -398,3 +408,17 @@ class Teacher:
             "numbers_changed": f"{sum(t.changed for t in moved):,} of {sum(t.numbers for t in moved):,}",
             "visual_tensors_changed": 0,
         }
+
+    def _outcome(self, choice: selection.Choice) -> TrainingOutcome | None:
+        """Say whether the chosen epoch scores above the start; None where the start was not scored."""
+        if not self.run_folder.file(selection.development_file(START_EPOCH)).exists():
+            return None
+        losses = [float(line["loss"]) for line in self.run_folder.read_jsonl(TRAINING)]
+        samples = list(self.run_folder.read_jsonl(selection.development_file(choice.epoch)))
+        outcome = training_outcome(
+            read_rewards(self.run_folder, START_EPOCH),
+            read_rewards(self.run_folder, choice.epoch),
+            sft_causes(losses, self.spec.lr, samples),
+        )
+        say_outcome(self.context, outcome)
+        return outcome

@@ -1,8 +1,8 @@
 """Settings of a supervised LoRA training, and what they take: time with the bundled model, memory on any."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from vlmconsole.jobs.contract import Spec
 from vlmconsole.jobs.data import counted
@@ -64,6 +64,7 @@ class SftSpec(Spec):
         50, ge=1, description="Steps between checkpoints; a resumed run gives the same weights"
     )
     shown: int = Field(8, ge=0, le=64, description="Development images shown live, with their answers")
+    score_start: bool = Field(False, description="Score the dev set before the first step too, to say what was learned")
 
     @model_validator(mode="after")
     def _candidates(self) -> "SftSpec":
@@ -71,10 +72,17 @@ class SftSpec(Spec):
             raise ValueError(f"“dev_epochs” is {self.dev_epochs}: write epochs from 1 to {self.epochs}, each once")
         return self
 
+    @model_serializer(mode="wrap")
+    def _serialized(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        value: dict[str, Any] = handler(self)
+        if not value.get("score_start"):
+            value.pop("score_start", None)  # jobs and checkpoints from before there was such a field stay the same
+        return value
+
 
 def learning(spec: SftSpec, train: int, dev: int) -> float:
     """Seconds of the training itself over so many pictures, with the bundled model."""
-    return train * spec.epochs * TAUGHT + dev * len(spec.dev_epochs) * ANSWERED
+    return train * spec.epochs * TAUGHT + dev * (len(spec.dev_epochs) + spec.score_start) * ANSWERED
 
 
 def planned_work(spec: SftSpec, gpu: bool) -> "Work":

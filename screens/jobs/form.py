@@ -113,7 +113,8 @@ class FormLine(Vertical):
             elif field.kind == "yes or no":
                 yield Switch(("true", "false"), self._begun, name=field.key)
             else:
-                hint = "preset value" if field.value else ("required" if field.required else "none")
+                blank = "from the data" if field.proposed else "required" if field.required else "none"
+                hint = "preset value" if field.value else blank
                 yield Field(self._begun, placeholder=hint, compact=True, name=field.key)
             limits = "" if field.kind == "choice" else field.allowed
             label = " · ".join(filter(None, (one_line(field.help, 200), " ".join(filter(None, (field.unit, limits))))))
@@ -276,7 +277,8 @@ class JobForm(ModalScreen[tuple[list[str], str, str] | None]):
         if line is None:
             return
         field = line.field
-        default = f"preset: {one_line(field.value, 60)}" if field.value else "no value in the preset"
+        blank = "blank: follows from the data" if field.proposed else "no value in the preset"
+        default = f"preset: {one_line(field.value, 60)}" if field.value else blank
         rest = " · ".join(filter(None, (field.kind, field.allowed, default)))
         self.query_one("#form-help", Static).update(
             Content.assemble((one_line(field.help or field.label, 400), ""), ("\n" + rest, "$muted"))

@@ -167,6 +167,7 @@ class PlanSheet(ModalScreen[bool]):
                         "none" if value is None else one_line(as_text(value) or "empty"),
                     )
                 )
+            lines += [Content(f"  from the data: {one_line(line, 200)}").stylize("$muted") for line in step.proposed]
             facts = [f"device {device_words(job.devices)}"]
             facts += [f"uses server {job.server}"] if job.server else []
             facts += [f"serves {job.serves}"] if job.serves else []

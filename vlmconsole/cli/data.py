@@ -9,6 +9,7 @@ import typer
 
 from vlmconsole.cli import data_examples
 from vlmconsole.cli.common import FAILED, USAGE, emit, fail, say, state
+from vlmconsole.cli.data_example import register_example
 from vlmconsole.cli.data_import import register_import
 from vlmconsole.system.typed_paths import named, new_file
 from vlmconsole.text.counts import many
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
     data = typer.Typer(help="Datasets: your own images and questions, and counting scenes.", no_args_is_help=True)
     app.add_typer(data, name="data")
     register_import(data)
+    register_example(data)
 
     data_examples.register(data)
 

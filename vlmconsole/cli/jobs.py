@@ -130,6 +130,7 @@ def _plan_lines(job_plan: adding.Planned) -> Iterator[str]:
     yield f"{job.step + ': ' if job.step else ''}{job.title} ({job.preset}, kind {job.kind})"
     if job.kind != "flow":
         yield from toml_lines(job.spec)
+        yield from (f"  from the data: {line}" for line in job_plan.proposed)
         yield f"  device: {device_words(job.devices)}{', guest of server ' + job.server if job.server else ''}"
     if job.options.get("environment"):
         yield f"  environment: {job.options['environment']}"

@@ -19,7 +19,7 @@ from vlmconsole.jobs.presets import (
     odd_number,
     parse_value,
 )
-from vlmconsole.queue.adding import Planned, merge, plan
+from vlmconsole.queue.adding import Planned, merge, plan, with_proposals
 from vlmconsole.queue.flows import read_flow, sources
 from vlmconsole.runs.places import Places
 from vlmconsole.text.settings_errors import explain
@@ -54,6 +54,7 @@ class FormField:
     allowed: str = ""
     choices: tuple[str, ...] = ()
     required: bool = False
+    proposed: bool = False  # blank: follows from the data
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def form(name: str, places: Places) -> list[FormGroup]:
     """The form of a preset. Raises LabError when there is no such preset or kind."""
     preset = load_preset(name, places)
     if preset.kind != "flow":
-        return [FormGroup("", tuple(_fields(load_kind(preset.kind, places).spec, preset.spec, "")))]
+        return [FormGroup("", tuple(_fields(load_kind(preset.kind, places).spec, preset.spec, "", preset.proposed)))]
     groups = []
     for step in read_flow(preset.name, preset.spec).steps:
         own = load_preset(step.preset, places)
@@ -98,7 +99,9 @@ def form(name: str, places: Places) -> list[FormGroup]:
     return groups
 
 
-def _fields(model: type[BaseModel], spec: Mapping[str, Any], prefix: str) -> Iterator[FormField]:
+def _fields(
+    model: type[BaseModel], spec: Mapping[str, Any], prefix: str, proposed: Sequence[str] = ()
+) -> Iterator[FormField]:
     schemas = model.model_json_schema()
     for name, info in model.model_fields.items():
         inner = _model_of(info.annotation)
@@ -107,7 +110,8 @@ def _fields(model: type[BaseModel], spec: Mapping[str, Any], prefix: str) -> Ite
             yield from _fields(inner, value or {}, f"{prefix}{name}.")
             continue
         schema = _plain(schemas["properties"].get(name, {}), schemas.get("$defs", {}))
-        if name not in spec and not info.is_required():
+        open_to_data = name in proposed and name not in spec
+        if name not in spec and not info.is_required() and not open_to_data:
             value = info.get_default(call_default_factory=True)
         more = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
         choices = tuple(str(choice) for choice in schema.get("enum", ()))
@@ -121,6 +125,7 @@ def _fields(model: type[BaseModel], spec: Mapping[str, Any], prefix: str) -> Ite
             _allowed(schema, choices),
             choices,
             info.is_required(),
+            open_to_data,
         )
 
 
@@ -220,9 +225,10 @@ def problems(name: str, changes: Sequence[str], places: Places) -> dict[str, str
 
 
 def _problems(preset: Preset, changes: Sequence[str], prefix: str, places: Places) -> Iterator[tuple[str, str]]:
-    model = load_kind(preset.kind, places).spec
+    kind = load_kind(preset.kind, places)
+    model = kind.spec
     try:
-        spec = lay_over(preset, changes)
+        spec, _ = with_proposals(kind, preset, lay_over(preset, changes), places)
         if wrong := odd_number(spec) or no_number(model, spec):
             yield prefix + wrong.split("“", 1)[-1].split("”", 1)[0], wrong
             return

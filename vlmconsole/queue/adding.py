@@ -95,6 +95,7 @@ class Planned:
     missing: tuple[str, ...] = ()  # modules that it needs and the console's own Python has not
     problems: tuple[str, ...] = ()  # why it could not do what it is for: never queued like that
     unused: tuple[str, ...] = ()  # settings that are set and that its engine does not use
+    proposed: tuple[str, ...] = ()  # settings that follow from the data, each with its reason
 
     @property
     def warning(self) -> str:
@@ -117,6 +118,7 @@ class Planned:
             "warning": self.warning or None,
             "problems": list(self.problems),
             "unused": list(self.unused),
+            "proposed": list(self.proposed),
             "estimate": {
                 "seconds": guess.seconds,
                 "memory_bytes": guess.memory_bytes,
@@ -193,7 +195,8 @@ def _plan_one(
     kind = load_kind(preset.kind, places)
     options = _options(preset)
     _check_python(options, places)
-    spec = located(kind.spec, lay_over(preset, sets), _bases(preset), places, later=not alone)
+    given, proposed = with_proposals(kind, preset, lay_over(preset, sets), places)
+    spec = located(kind.spec, given, _bases(preset), places, later=not alone)
     model = _check(kind, spec, preset.name)
     # What work on a cluster needs is there and not here.
     problems = kind.problems(model, places, alone) if kind.problems and model and options.ray is None else []
@@ -228,7 +231,21 @@ def _plan_one(
     if kind.estimate_here and model:
         guess = kind.estimate_here(model, places)
     unused = [*(kind.unused(model) if kind.unused and model else ()), *_idle_options(options, serves)]
-    return Planned(job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)), unused=tuple(unused))
+    return Planned(
+        job, guess, missing=missing, problems=tuple(dict.fromkeys(problems)), unused=tuple(unused), proposed=proposed
+    )
+
+
+def with_proposals(
+    kind: JobKind, preset: Preset, given: dict[str, Any], places: Places
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(settings with what the preset leaves to the data, a line of each that was proposed with its reason)."""
+    if not preset.proposed or kind.propose is None:
+        return given, ()
+    proposals = kind.propose(given, places)
+    used = {key: proposals[key] for key in preset.proposed if key in proposals and key not in given}
+    lines = tuple(f"{key} = {toml_value(proposal.value)}: {proposal.reason}" for key, proposal in used.items())
+    return {**given, **{key: proposal.value for key, proposal in used.items()}}, lines
 
 
 def _idle_options(options: QueueOptions, serves: str | None) -> list[str]:
