@@ -43,7 +43,8 @@ def test_one_lucky_answer_is_not_learning() -> None:
     [
         ([2.0] * 40, samples("a", "b", "c", "d"), "rate"),
         ([2.0, 1.9] + [0.05] * 38, samples("a", "b", "c", "d"), "frozen vision"),
-        ([2.0, 1.9] + [1.0] * 38, samples("a", "b", "c", "d"), "too short"),
+        ([9.0, 8.0] + [1.5] * 38, samples("a", "b", "c", "d"), "stayed there"),
+        ([2.0 - 0.04 * step for step in range(40)], samples("a", "b", "c", "d"), "too short"),
         ([2.0, 0.1], samples("The colour is", "It is", "a", "b", valid=False), "format"),
         ([2.0, 0.1], samples(*"abcd", finish="length"), "max_new_tokens"),
         ([2.0, 0.1], samples(*["red"] * 9, "blue"), "one answer to everything"),

@@ -17,7 +17,7 @@ from vlmconsole.jobs.presets import load_preset
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.model import Job
 from vlmconsole.queue.store import Store
-from vlmconsole.reports.outcome import development_line
+from vlmconsole.reports.outcome import development_line, learning_lines
 from vlmconsole.runs.folder import RunFolder, find_run
 from vlmconsole.runs.resume import resume_point
 from vlmconsole.runs.titles import in_unit, title
@@ -156,7 +156,10 @@ def ending(folder: RunFolder, *, figures: bool = True) -> str:
         shown = frozen_figures(summary) if folder.job().get("kind") == "freeze" else summary
         # A summary's own mark that its job did not come to its end is no score of that name.
         shown = {key: figure for key, figure in shown.items() if key != "partial" or not isinstance(figure, bool)}
-        lines += [f"  {line}" for line in filter(None, [*score_lines(summary), development_line(summary)])]
+        lines += [
+            f"  {line}"
+            for line in filter(None, [*score_lines(summary), development_line(summary), *learning_lines(summary)])
+        ]
         known = {key: figure for key, figure in shown.items() if not isinstance(figure, dict | list | None)}
         lines += [f"  {title(key)}: {_shown(in_unit(key, figure))}" for key, figure in known.items()]
     if isinstance(summary, dict) and summary.get("partial") is True and figures:

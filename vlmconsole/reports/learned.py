@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.reports import svg
+from vlmconsole.reports.outcome import learning_lines
 from vlmconsole.reports.parts import (
     Column,
     Facts,
@@ -45,6 +46,7 @@ def sections(run: RunFolder) -> list[Section]:
     """What of these there is of a run."""
     made = []
     for title, parts in (
+        ("What it learned", _learned(run)),
         ("Training" if run.file("training.jsonl").exists() else "While it ran", _curves(run)),
         ("Dev set: epoch selection", _development(run)),
         ("Answers during the training", _rollouts(run)),
@@ -54,6 +56,13 @@ def sections(run: RunFolder) -> list[Section]:
         if parts:
             made.append(Section(title, parts))
     return made
+
+
+def _learned(run: RunFolder) -> list[Part]:
+    """Whether a training that scored its start learned something, and likely causes where it did not."""
+    summary = run.read_json("summary.json")
+    lines = learning_lines(summary) if isinstance(summary, dict) else []
+    return [Paragraph("", lines, "warn" if len(lines) > 1 else "")] if lines else []
 
 
 def _curves(run: RunFolder) -> list[Part]:

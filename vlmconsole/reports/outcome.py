@@ -10,6 +10,7 @@ from vlmconsole.gates.trained import standing
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.text.numbers import figure, number, percent
 from vlmconsole.text.plain import one_line
+from vlmconsole.training.outcome import TrainingOutcome
 
 INVALID = "INVALID"  # of a measurement that counts for nothing
 SMOKE_WRONG = "NOT RIGHT"  # of a server that answers, and answers wrongly
@@ -57,13 +58,24 @@ def headline(summary: Mapping[str, Any]) -> str:
     epoch, steps = number(summary.get("epoch")), number(summary.get("steps"))
     if epoch is not None:
         best = development(summary).get(int(epoch))
-        return f"epoch {figure(epoch)}" + (f", dev {percent(best)}" if best is not None else "")
+        learned = learning_lines(summary)
+        lost = ", did not learn" if learned and not learned[0].startswith("learned") else ""
+        return f"epoch {figure(epoch)}" + (f", dev {percent(best)}" if best is not None else "") + lost
     if steps is not None:
         return f"{figure(steps)} steps"
     frozen = summary.get("frozen")
     if isinstance(frozen, str):
         return f"frozen {one_line(frozen, 64)[:12]}"
     return f"n = {figure(n)}" if n else ""
+
+
+def learning_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Whether a training learned, and likely causes where it did not; [] of a run that does not say."""
+    try:
+        stored = TrainingOutcome.from_json(summary["outcome"])
+    except (KeyError, TypeError, ValueError):
+        return []
+    return [stored.text, *(f"likely cause: {one_line(cause, 300)}" for cause in stored.causes)]
 
 
 def development(summary: Mapping[str, Any]) -> dict[int, float]:

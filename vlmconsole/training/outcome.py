@@ -16,7 +16,8 @@ from vlmconsole.text.numbers import figure, percent, signed
 from vlmconsole.text.plain import one_line
 
 LITTLE = 0.8  # of the first loss: a training that ends above it hardly moved
-BY_HEART = 0.25  # of the first loss: below it the training examples are known
+BY_HEART = 0.1  # nats a token: below it the training answers are known
+LEVEL = 0.85  # of the loss half-way: a training that ends above it has stopped learning
 MOSTLY = 0.8  # of answers, groups, steps
 SHOWN = 2  # losses at either end that are averaged: a tenth of the steps, at least so many
 
@@ -42,6 +43,12 @@ class TrainingOutcome:
             f"{word}: development {percent(self.before, 0)} → {percent(self.after, 0)}"
             f" (n = {self.n}, 95 % interval of the gain {low} to {high} points)"
         )
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TrainingOutcome:
+        """The outcome that a summary holds. Raises KeyError, TypeError and ValueError for what is none."""
+        means = (float(value[key]) for key in ("before", "after", "gain_low", "gain_high"))
+        return cls(value["learned"] is True, *means, int(value["n"]), tuple(map(str, value["causes"])))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -96,16 +103,18 @@ def sft_causes(losses: Sequence[float], rate: float, samples: Sequence[Mapping[s
     course = f"{figure(first)} → {figure(last)}"
     if last > LITTLE * first:
         causes.append(f"rate: the training loss hardly fell ({course}); raise lr (now {rate:g}) or epochs")
-    elif last < BY_HEART * first:
+    elif last < BY_HEART:
         causes.append(
             f"frozen vision: the training answers are known by heart (loss {course}), those of new images are not; what"
             " is asked may not be visible in the image tokens, which stay as they are. More examples help where it is"
         )
-    else:
+    elif last > LEVEL * sum(losses[len(losses) // 2 :][:width]) / width:
         causes.append(
-            f"frozen vision, or too short: the training loss fell ({course}), the dev answers did not follow; what is"
-            " asked may not be visible in the image tokens; more epochs or examples tell which"
+            f"frozen vision: the training loss fell ({course}) and stayed there: the form of answers was learned,"
+            " not which one is right; what is asked may not be visible in the image tokens, which stay as they are"
         )
+    else:
+        causes.append(f"too short: the training loss was still falling ({course}); raise epochs")
     return causes
 
 
