@@ -18,7 +18,7 @@ from vlmconsole.jobs.training_end import say_outcome
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt
-from vlmconsole.training.outcome import TrainingOutcome, grpo_causes, training_outcome
+from vlmconsole.scoring.learning import TrainingOutcome, grpo_causes, training_outcome
 
 if TYPE_CHECKING:
     from vlmconsole.training.grpo_train import Taken, Trainer

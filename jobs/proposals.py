@@ -15,7 +15,6 @@ from vlmconsole.data.example import truth_text
 from vlmconsole.data.names import promised, truths_of
 from vlmconsole.errors import LabError
 from vlmconsole.runs.places import Places
-from vlmconsole.training.bases import is_bundled
 
 SFT_STEPS = 300  # wanted of a small dataset
 FEWEST, MOST = 3, 12  # epochs
@@ -120,6 +119,8 @@ def propose_grpo(spec: Mapping[str, Any], places: Places) -> dict[str, Proposal]
 
 
 def _rate(spec: Mapping[str, Any], *, bundled: float, others: float) -> Proposal:
+    from vlmconsole.training.bases import is_bundled
+
     if is_bundled(str(spec.get("base") or "")):
         return Proposal(bundled, "the rate that the bundled model learned its tasks with")
     return Proposal(others, "the lab's rate for a 3B model")

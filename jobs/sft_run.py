@@ -24,11 +24,11 @@ from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder, write_atomic
+from vlmconsole.scoring.learning import TrainingOutcome, sft_causes, training_outcome
 from vlmconsole.training import bases, checkpoint, curriculum, model, selection, sft
 from vlmconsole.training.adapters import saved as kept
 from vlmconsole.training.adapters.provenance import Provenance
 from vlmconsole.training.adapters.store import base_sha256, check_fits, find_adapter, open_adapter
-from vlmconsole.training.outcome import TrainingOutcome, sft_causes, training_outcome
 
 CHECKPOINT, TRAINING, START = "checkpoint.pt", "training.jsonl", "start"
 START_EPOCH = 0  # the dev scores before the first step

@@ -1,7 +1,7 @@
 """What a training says at its end, in its events and its log."""
 
 from vlmconsole.jobs.contract import Context
-from vlmconsole.training.outcome import TrainingOutcome
+from vlmconsole.scoring.learning import TrainingOutcome
 
 
 def say_outcome(context: Context, outcome: TrainingOutcome) -> None:

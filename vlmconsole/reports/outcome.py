@@ -8,9 +8,9 @@ from typing import Any
 from vlmconsole.evaluation.scores import short_score
 from vlmconsole.gates.trained import standing
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.learning import TrainingOutcome
 from vlmconsole.text.numbers import figure, number, percent
 from vlmconsole.text.plain import one_line
-from vlmconsole.training.outcome import TrainingOutcome
 
 INVALID = "INVALID"  # of a measurement that counts for nothing
 SMOKE_WRONG = "NOT RIGHT"  # of a server that answers, and answers wrongly

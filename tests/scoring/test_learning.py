@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import mentions
 
-from vlmconsole.training.outcome import grpo_causes, sft_causes, training_outcome
+from vlmconsole.scoring.learning import grpo_causes, sft_causes, training_outcome
 
 SCORES = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=8, max_size=60)
 
