@@ -26,7 +26,7 @@ ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 #: task of a drawn scene's row (`vlmconsole/counting`) → its scorer
 SCORER_OF_SOURCE = {"counting": "counting", "naming": "naming", "textvqa": "textvqa", "text": "naming"}
 _BATCH = 128  # rows read or written at once
-_BATCH_BYTES = 32 * 1024 * 1024  # of images written at once
+_BATCH_BYTES = 16 * 1024 * 1024  # of images written at once
 
 
 @dataclass(frozen=True)

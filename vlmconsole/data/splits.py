@@ -21,7 +21,7 @@ class LeakError(LabError):
     code = "picture-leaked"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Known:
     """One picture of the index; `role` is that of its split, hashes are hex."""
 
@@ -100,7 +100,7 @@ class PictureIndex:
                     yield Known(*row)
 
     @contextmanager
-    def adding(self, pictures: list[Known], *, replacing: bool = False, isolated: bool = False) -> Iterator[None]:
+    def adding(self, pictures: Iterable[Known], *, replacing: bool = False, isolated: bool = False) -> Iterator[None]:
         """Add new pictures, together with what the caller does meanwhile; nothing stays when that fails.
 
         Raises LeakError when one of them became known since it was drawn (another process was faster). When

@@ -25,8 +25,8 @@ from vlmconsole.data.sources.source_row import SourceRow
 from vlmconsole.vision.images import pixel_sha256
 from vlmconsole.vision.limits import PictureError, read_picture_bytes
 
-_WORKERS = min(4, os.cpu_count() or 1)
-_AHEAD = 24  # rows whose images are looked at while the next ones are read
+WORKERS = min(4, os.cpu_count() or 1)
+AHEAD = 24  # rows whose images are looked at while the next ones are read
 Progress = Callable[[int], None]
 
 
@@ -74,6 +74,7 @@ class Survey:
     ignored: Counter[str] = field(default_factory=Counter)  # column → rows in which it holds something
     notes: Counter[str] = field(default_factory=Counter)  # what was altered → rows
     facts: dict[str, ImageFacts] = field(default_factory=dict)
+    by_file: Counter[Path] = field(default_factory=Counter)  # rows of each file
     answered: int = 0  # rows with a truth
     scorer: str = ""
 
@@ -130,11 +131,11 @@ def survey_source(
     ids: dict[str, str] = {}
     choice = ScorerChoice(settings.scorer, settings.options)
     waiting: deque[tuple[ReadRow, list[Future[str]]]] = deque()
-    with ThreadPoolExecutor(_WORKERS) as pool:
+    with ThreadPoolExecutor(WORKERS) as pool:
         try:
             for read in read_source(source, form, settings):
                 waiting.append((read, [pool.submit(look.sha256, place) for place in read.places]))
-                if len(waiting) > _AHEAD:
+                if len(waiting) > AHEAD:
                     _take(survey, *waiting.popleft(), ids, choice, settings)
                     on_progress(len(survey.rows) + len(survey.problems))
             while waiting:
@@ -160,14 +161,14 @@ def pixel_hashes(
     left = set(wanted)
     waiting: deque[tuple[str, Future[str]]] = deque()
     pixels: dict[str, str] = {}
-    with ThreadPoolExecutor(_WORKERS) as pool:
+    with ThreadPoolExecutor(WORKERS) as pool:
         for read in read_source(source, form, settings):
             row = rows.get(read.number)
             for sha, place in zip(row.images, read.places, strict=False) if row else ():
                 if sha in left:
                     left.discard(sha)
                     waiting.append((sha, pool.submit(_pixels, place, sha)))
-            while len(waiting) > _AHEAD:
+            while len(waiting) > AHEAD:
                 _keep(pixels, waiting)
         while waiting:
             _keep(pixels, waiting)
@@ -217,6 +218,8 @@ def _take(
     survey.used.update(raw.used)
     survey.ignored.update(str(key) for key, value in read.row.value.items() if key not in raw.used and held(value))
     survey.notes.update(raw.notes)
+    if read.row.file is not None:
+        survey.by_file[read.row.file] += 1
     survey.answered += raw.truth is not None
     survey.rows.append(SurveyedRow(read.number, read.row.where, given, read.row.split, hashes))
 
@@ -235,12 +238,11 @@ class _ImageLook:
             return sha
         data = place if isinstance(place, bytes) else read_picture_bytes(place)
         sha = hashlib.sha256(data).hexdigest()
-        if sha not in self._facts:
-            facts = self._looks.get(sha)
-            if facts is None:
-                facts = image_facts(data, sha)
-                self._looks.add(facts)
-            self._facts[sha] = facts
+        facts = self._facts.get(sha) or self._looks.get(sha)
+        if facts is None:
+            facts = image_facts(data, sha)
+            self._looks.add(facts)
+        sha = self._facts.setdefault(sha, facts).sha256  # one text in memory for each image
         if path is not None:
             self._paths[path] = sha
         return sha

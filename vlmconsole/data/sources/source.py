@@ -64,7 +64,7 @@ class RowFiles(Source):
             try:
                 for where, value in reader(file.path):
                     shown = where if place == Path() else f"{place}/{where}"
-                    yield SourceRow(one_line(shown), value, file.path.parent, file.split)
+                    yield SourceRow(one_line(shown), value, file.path.parent, file.split, file.path)
             except OSError as error:
                 raise DataError(f"{file.path} cannot be read: {error.strerror}", code="file-unreadable") from None
 

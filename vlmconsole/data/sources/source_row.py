@@ -21,6 +21,7 @@ class SourceRow:
     value: Mapping[str, Any] | DataError
     folder: Path
     split: str = ""
+    file: Path | None = None
 
 
 @dataclass(frozen=True)
