@@ -20,6 +20,7 @@ ROOMS = {
     "vision": "image files to pixels, image tokens, the KV cache's size",
     "scoring": "answers, scorers, rewards, intervals, distributions",
     "models": "what a model folder is; its chat template, prompts and weights, without torch",
+    "limits": "what a device can do at most, and the least time that a model's answer takes on it",
     "counting": "one generator of examples: scenes of shapes and questions about them",
     "data": "datasets: import, recipes, rows, splits, generations, checks",
     "devices": "device locks, shared by all users of a machine",

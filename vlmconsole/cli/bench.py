@@ -153,11 +153,17 @@ def _with(preset: Preset, given: dict[str, Any]) -> Preset:
     return replace(preset, spec=spec, title=title)
 
 
-def calibrate() -> None:
+def calibrate(
+    device: bool = typer.Option(
+        False, "--device", help="Measure instead what this machine's devices can do: arithmetic and memory bandwidth"
+    ),
+) -> None:
     """This machine's own measuring error: the load client against a reference server whose every write is known.
 
     The machine should be as idle as it will be while measuring. Takes about half a minute.
     """
+    if device:
+        return _calibrate_device()
     import os
     import time
 
@@ -186,6 +192,25 @@ def calibrate() -> None:
     note = f"{trusted} (TTFT error p95 ≤ {calibration.limit_s * 1000:g} ms); kept in {path}, later results carry it"
     emit({**calibration.to_json(), "path": str(path), "run": run.name}, "\n".join([*lines, note]))
     raise typer.Exit(0 if calibration.trusted_to is not None else FAILED)
+
+
+def _calibrate_device() -> None:
+    """Measure this machine's ceilings, by which limits stand beside figures of servers that run here."""
+    from vlmconsole.measure.calibration.device import FILE, calibrate_device
+
+    path = state.lab.places.home / FILE
+    calibration = calibrate_device(lambda name, rate: say(f"{name}: {rate / 1e9:,.1f} G/s"))
+    calibration.save(path)
+    peaks = {name: peak.to_json() for name, peak in calibration.peaks.items()}
+    lines = [
+        f"{name}: {kind} {rate / 1e9:,.1f} GFLOP/s"
+        for name, peak in calibration.peaks.items()
+        for kind, rate in peak.flops.items()
+    ]
+    value = {"hardware": calibration.hardware, "when": calibration.when, "peaks": peaks, "path": str(path)}
+    if calibration.remark:
+        say(f"! {calibration.remark}: peaks may be too low, and limits by them too high; measure again when it is idle")
+    emit(value | {"remark": calibration.remark}, "\n".join([*lines, f"kept in {path}; bench shows limits by it"]))
 
 
 def step_line(step: CalibrationStep) -> str:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmconsole.compare.runs import COMPARED, shown
+from vlmconsole.measure.least_time import limit_line
 from vlmconsole.measure.machine_load import busy
 from vlmconsole.measure.slo import slo_sentence
 from vlmconsole.measure.views import CellView, cells
@@ -87,6 +88,8 @@ def _figures(console: Console, cell: CellView) -> None:
         _print(console, "throughput not known: the server's usage is missing")
     if kept := slo_sentence(summary):
         _print(console, kept)
+    if least := limit_line(summary.get("limit")):
+        _print(console, least)
     mean, peak = cell.share("in_flight", "mean"), cell.share("in_flight", "max")
     lag = _dict(_dict(summary.get("lag")).get("probe"))
     late = number(lag.get("p99"))

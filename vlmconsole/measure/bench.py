@@ -23,6 +23,7 @@ from vlmconsole.measure.calibration.calibrate import read_calibration
 from vlmconsole.measure.client.process import Progress, Watch
 from vlmconsole.measure.client.replay import Measured
 from vlmconsole.measure.inputs import Fitted, InputRecipe
+from vlmconsole.measure.least_time import beside
 from vlmconsole.measure.load import LoadCell, Target, run_cell
 from vlmconsole.measure.machine import hardware
 from vlmconsole.measure.probes import fit_to
@@ -274,4 +275,5 @@ def run_bench(
         stopping=stopping,
     )
     run.write_json("conditions.json", conditions.model_dump(mode="json"))
-    return summary.to_json()
+    least = beside(settings, server.profile, server.settings, summary, conditions, places.home)
+    return summary.to_json() | {"limit": least}

@@ -80,7 +80,8 @@ def load(file: str, name: str, sha256: str) -> Callable[..., Any]:
     function = module.get(name)
     if not callable(function):
         raise AttributeError(f"{path.name} has no function {name}")
-    return function
+    checked: Callable[..., Any] = function
+    return checked
 
 
 def _end_with_parent() -> None:
