@@ -8,6 +8,7 @@ from typing import Any
 
 from vlmconsole.data.example import ExampleTurn
 from vlmconsole.data.formats.conversations import SPEAKERS, asked_by, last_answer
+from vlmconsole.data.formats.plain_columns import taught_text
 from vlmconsole.data.formats.raw_example import (
     ColumnNames,
     RawExample,
@@ -55,9 +56,11 @@ class Messages(RowFormat):
             turns.append(ExampleTurn(_role(message), text))
         images += pending  # without a mark: as many as the texts have tags for, or all before the first question
         turns, taken = asked_by(columns, turns, row)
-        placed, notes = with_tags(turns, len(images))
         truth_column = named_column(row, _TRUTHS, columns.answer)
         truth = truth_of(row[truth_column]) if truth_column else last_answer(turns)
+        if truth_column and turns and turns[-1].role == "user":
+            turns.append(ExampleTurn("assistant", taught_text(truth)))
+        placed, notes = with_tags(turns, len(images))
         read = {column, id_column, group_column, image_column, truth_column, *taken}
         used = frozenset(name for name in read if name is not None)
         return RawExample(placed, tuple(images), truth, given, group, used=used, notes=notes)

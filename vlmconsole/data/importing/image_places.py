@@ -51,8 +51,7 @@ def _inside(text: str, place: Path, folder: Path, root: Path, images: Path | Non
     inside = [path for path in plain if any(path.is_relative_to(base) for base in allowed)]
     if not inside:
         raise DataError(
-            f"the image's path {one_line(text, 120)!r} leads out of {allowed[-1]}",
-            "Name the folder that holds the images: --images DIR.",
+            f"the image's path {one_line(text, 120)!r} leads out of {allowed[-1]}: name its folder with --images DIR",
             code="path-outside",
         )
     try:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from PIL import Image
 
+from vlmconsole.data.example import Example
 from vlmconsole.data.formats.raw_example import RawExample, RowFormat, checked_text, held
 from vlmconsole.data.importing.image_facts import ImageFacts, image_facts
 from vlmconsole.data.importing.image_places import image_place
 from vlmconsole.data.importing.look_store import LookStore
 from vlmconsole.data.importing.proposed_scorer import ScorerChoice
 from vlmconsole.data.importing.settings import ImportSettings
-from vlmconsole.data.rows import IMAGE_TAG, DataError
+from vlmconsole.data.rows import DataError
 from vlmconsole.data.sources.source import Source
 from vlmconsole.data.sources.source_row import SourceRow
 from vlmconsole.vision.images import pixel_sha256
@@ -107,8 +108,7 @@ def read_source(source: Source, form: RowFormat, settings: ImportSettings) -> It
             raw = form.read(row.value, settings.columns)
             checked_text(raw.turns)
             places = tuple(image_place(image, row.folder, source.root, settings.images) for image in raw.images)
-            if sum(turn.text.count(IMAGE_TAG) for turn in raw.turns) != len(places):
-                raise DataError(f"{IMAGE_TAG} and images differ in number", code="image-tags")
+            Example("its turns", (b"",) * len(places), raw.turns).check()
         except DataError as error:
             yield ReadRow(number, row, error)
         else:
