@@ -10,6 +10,7 @@ from textual.signal import Signal
 
 if TYPE_CHECKING:
     from vlmconsole.lab import Lab
+    from vlmconsole.models.messages import Message
     from vlmconsole.screens.link import ServerLink
     from vlmconsole.screens.terminal.terminal import Drawing
     from vlmconsole.vision.images import Picture
@@ -37,6 +38,9 @@ class Console(Protocol):
 
     def write_in_chat(self, text: str, pictures: Sequence[Picture]) -> None:
         """Show the chat with a new conversation, and this question in its message box, not sent yet."""
+
+    def ask_in_chat(self, messages: Sequence[Message], title: str) -> None:
+        """Show the chat with a new conversation of these turns, and have its last question answered."""
 
     def since_key(self) -> float:
         """Seconds since the last key was pressed."""

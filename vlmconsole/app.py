@@ -41,6 +41,7 @@ from vlmconsole.screens.theme import DARK, LIGHT, Greys
 if TYPE_CHECKING:
     from textual.command import Provider
 
+    from vlmconsole.models.messages import Message
     from vlmconsole.screens.chat.screen import ChatScreen
     from vlmconsole.screens.link import ServerLink
     from vlmconsole.vision.images import Picture
@@ -126,6 +127,11 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
         """Show the chat with a new conversation, and this question in its message box, not sent yet."""
         self.switch_mode("chat")
         self.call_later(cast("ChatScreen", self.screen).write, text, pictures)
+
+    def ask_in_chat(self, messages: Sequence[Message], title: str) -> None:
+        """Show the chat with a new conversation of these turns, and have its last question answered."""
+        self.switch_mode("chat")
+        self.call_later(cast("ChatScreen", self.screen).ask_turns, messages, title)
 
     def since_key(self) -> float:
         """Seconds since the last key was pressed."""

@@ -33,6 +33,7 @@ from vlmconsole.screens.paned import Pane, PanedScreen
 from vlmconsole.screens.widgets.topbar import TopBar
 
 if TYPE_CHECKING:
+    from vlmconsole.models.messages import Message
     from vlmconsole.screens.chat.conversations import Conversations
     from vlmconsole.screens.chat.transcript import Transcript
     from vlmconsole.screens.chat.why_panel import WhyPanel
@@ -327,6 +328,18 @@ class ChatScreen(PanedScreen):
         self.go_to_pane(1)
         await self.composer.give_back(text, list(pictures))
         self.action_write()
+
+    async def ask_turns(self, messages: Sequence[Message], title: str) -> None:
+        """Begin a conversation of these turns, which a message box could not hold, and have the last one answered."""
+        link = self.console.link
+        if self.asker.fault or link is None:
+            self.notify(self.asker.fault, severity="warning", markup=False)
+            return
+        await self.open_chat(None)
+        self.conversation.begin(messages, link.profile.name, title)
+        await self.open_chat(self.conversation.chat)
+        await self.asker.answer(link)
+        self.go_to_pane(1)
 
     def action_both(self) -> None:
         from vlmconsole.screens.chat.pair import ask_second_server

@@ -282,11 +282,15 @@ class DataScreen(LookingScreen[DataDesk]):
 
     async def _ask(self, view: ExamplesView, index: int) -> None:
         try:
-            pictures = await asyncio.to_thread(self._pictures, view, index)
+            messages = await asyncio.to_thread(lambda: view.opened.example(index).messages())
         except (LabError, OSError) as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        self.console.write_in_chat(view.opened.examples[index].question, pictures)
+        *before, last = messages
+        if before or last.places:
+            self.console.ask_in_chat(messages, view.opened.examples[index].id)
+        else:
+            self.console.write_in_chat(last.text, last.pictures)
 
     def action_states(self) -> None:
         """f: choose among what the answers and notes tell of the examples."""

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 from chat_server import Say, chat_server, profile_file
+from examples import several
 from refusals import mentions
 from test_chat_screen import answered, ask, console, picture, until
 from textual import events
 
+from vlmconsole.data.example import Example
 from vlmconsole.engines.profile import load_profiles
+from vlmconsole.models.messages import to_request
 from vlmconsole.runs.places import Places
 from vlmconsole.screens import table
 from vlmconsole.screens.chat import budget
@@ -261,3 +264,16 @@ async def test_keys_of_a_burst_land_in_the_filter_of_every_screen(tmp_path: Path
                 await until(lambda field=field: field.value == "pictured")
                 burst(pilot.app, ("left", "x", "enter", "slash", "Y"))
                 await until(lambda field=field: field.value == "Y")  # what a slash comes to is chosen as a whole
+
+
+@pytest.mark.parametrize("example", several("chat", 5)[1:], ids=lambda example: example.id)
+async def test_an_example_that_no_message_box_holds_is_asked_as_it_is(tmp_path: Path, example: Example) -> None:
+    """Images within the text, earlier turns and a system prompt reach the server."""
+    async with chat_server() as server:
+        profile_file(tmp_path, server.port)
+        async with console(tmp_path) as (_, screen):
+            await until(lambda: not screen.asker.fault)
+            await screen.ask_turns(example.messages(), example.id)
+            await until(lambda: answered(screen))
+            assert server.requests[0]["messages"] == to_request(example.messages())
+            assert screen.conversation.chat.title == example.id
