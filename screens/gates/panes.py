@@ -69,6 +69,7 @@ class Verdicts(Vertical):
         items: Sequence[Judged | Gate] = (
             opened.verdict.gates if opened.verdict else opened.plan.gates if opened.plan else ()
         )
+        self.rows.powers = {power.gate.name: power for power in opened.powers}
         self.rows.show(items, first=first)
         self.draw_columns()
 

@@ -10,11 +10,13 @@ from textual.content import Content
 from vlmconsole.desks.gates import GateEntry
 from vlmconsole.gates.figures import figures, short_answer
 from vlmconsole.gates.plan import Gate
+from vlmconsole.gates.power import GatePower
 from vlmconsole.gates.samples import Case
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.item_list import ItemList
 from vlmconsole.text.fitting import fitted
+from vlmconsole.text.numbers import percent
 from vlmconsole.text.plain import one_line
 from vlmconsole.text.signs import LATE_PASS, QUIET, WORKING, sign_of
 
@@ -69,7 +71,11 @@ def plan_label(entry: GateEntry) -> tuple[str, str, str]:
 class GateRows(ItemList[Judged | Gate]):
     """Conditions: judged ones with figures, a mere plan's with its limits."""
 
-    span = 0.05  # half width of every interval bar, as a difference of partial reward
+    span = 0.05  # half width of every interval bar, as a difference of scores
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self.powers: dict[str, GatePower] = {}  # of a mere plan's gates, by name
 
     def key(self, item: Judged | Gate) -> str:
         return gate_of(item).name
@@ -84,6 +90,8 @@ class GateRows(ItemList[Judged | Gate]):
     def header(self, width: int) -> Content:
         wide = width >= WIDE
         text = f"   {'group':<9} {'measure':<14} {'limit':>9}"
+        if self.powers:
+            return Content(f"{text}  {'with 80 % chance':<16}  base"[:width]).stylize("$faint")
         text += f" {'before':>7} {'after':>7} {'margin':>8}" if wide else f" {'measured':>9} {'margin':>8}"
         bar = _bar_width(width)
         text += f"  {'gain, 95 %':<{bar}}" if wide and bar else ""
@@ -100,7 +108,7 @@ class GateRows(ItemList[Judged | Gate]):
             f"{gate.limit_text.replace(' points', ' pts'):>9}",
         ]  # fmt: skip
         if judged is None:
-            return Content.assemble(*pieces)
+            return Content.assemble(*pieces, *self._power(gate))
         if judged.measured is None:
             return Content.assemble(*pieces, ("  cannot judge  ", "$warning"), (one_line(judged.why, 200), "$muted"))
         texts = figures(judged)
@@ -122,6 +130,15 @@ class GateRows(ItemList[Judged | Gate]):
         word = "pass" if judged.verdict == "PASS" else judged.verdict
         remark = "one image" if any("one image" in remark for remark in judged.remarks) else ""
         return Content.assemble(*pieces, "  ", (word, style), ("  " + remark if remark else "", "$warning"))
+
+    def _power(self, gate: Gate) -> list[Content | str | tuple[str, str]]:
+        """What a gate that has judged nothing yet can see, and from where it starts."""
+        power = self.powers.get(gate.name)
+        if power is None:
+            return []
+        tone = "$warning" if power.state in ("vacuous", "unreachable", "not judged") else ""
+        base = percent(power.base) if power.source else f"{percent(power.base, 0)} assumed"
+        return [(f"  {power.short:<16}", tone), (f"  {base}", "$muted")]
 
 
 WIDE = 80  # cells from which on before and after are shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vlmconsole.data.example import truth_text
 from vlmconsole.desks.gates import OpenedEntry
 from vlmconsole.gates.figures import figures, group_figures
-from vlmconsole.gates.plan import Gate
+from vlmconsole.gates.plan import Gate, Plan
 from vlmconsole.gates.samples import Case, Sample
 from vlmconsole.gates.verdict import Judged
 from vlmconsole.runs.titles import title
@@ -20,6 +20,13 @@ def _when(t: float | None) -> str:
     return moment(t) if t is not None else "unknown"
 
 
+def _method(plan: Plan) -> str:
+    """How the plan's intervals are made."""
+    if plan.intervals == "bounded":
+        return f"Gaffke's bounds over images, seed {plan.seeds.bootstrap}"
+    return f"paired bootstrap over images, {plan.resamples} times, seed {plan.seeds.bootstrap}"
+
+
 def gate_parts(opened: OpenedEntry, item: Judged | Gate | None) -> Parts:
     """The condition with all its figures, its group's flips, the plan, the conditions, faults and past verdicts."""
     parts: Parts = []
@@ -30,13 +37,14 @@ def gate_parts(opened: OpenedEntry, item: Judged | Gate | None) -> Parts:
         if item.interval is not None and opened.plan is not None:
             low, high = item.interval
             lines.append(
-                f"interval  {signed(low)} … {signed(high)}, {opened.plan.confidence * 100:g} %, of the partial reward's"
-                " difference;"
-                f" paired bootstrap over images, {opened.plan.resamples} times, seed {opened.plan.seeds.bootstrap}"
+                f"interval  {signed(low)} … {signed(high)}, {opened.plan.confidence * 100:g} %, of the score's"
+                f" difference; {_method(opened.plan)}"
             )
         lines += [text for text in (item.why, *item.remarks) if text]
         parts.append(("Condition", "\n".join(lines)))
     gate = item.gate if isinstance(item, Judged) else item
+    if gate is not None and (power := opened.power_of(gate)) is not None:
+        parts.append(("Power", f"{gate.name} {gate.limit_text}: {power.text}"))
     measures = (opened.verdict.measures or {}) if opened.verdict else {}
     if gate is not None and gate.group in measures:
         confidence = opened.plan.confidence if opened.plan is not None else CONFIDENCE

@@ -50,8 +50,12 @@ def brief(run: RunFolder) -> dict[str, Any]:
 
 
 def _result(line: "RunLine") -> str | None:
-    """Why it ended so, else what cannot be read, its verdict, its figure; None where it has told none of them yet."""
-    return line.reason or line.wrong or line.verdict or line.said or None
+    """Why it ended so, else what cannot be read, its verdict, its figure; None where it has none of them yet.
+
+    An evaluation's verdict stands with its score.
+    """
+    judged = " · ".join(filter(None, [line.verdict, line.said if line.kind == "evaluate" else ""]))
+    return line.reason or line.wrong or judged or line.said or None
 
 
 def _text(value: object) -> str | None:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vlmconsole.gates.bases import bases
 from vlmconsole.gates.evidence import PLAN, PLANS
 from vlmconsole.gates.plan import Gate, Plan, PlanError, parse_plan
+from vlmconsole.gates.power import GatePower, power
 from vlmconsole.gates.sample_images import SampleImages
 from vlmconsole.gates.samples import Case, read_side
 from vlmconsole.gates.tamper_check import AUDITS, altered_audit
@@ -62,6 +64,11 @@ class OpenedEntry:
     audit_altered: str = ""  # why the audit is not the one that was made
     freezing: Freezing | None = None  # of the plan, against the training
     fault: str = ""
+    powers: tuple[GatePower, ...] = ()  # of a plan that has judged nothing yet
+
+    def power_of(self, gate: Gate) -> GatePower | None:
+        """What a gate can see; None where it is not known."""
+        return next((each for each in self.powers if each.gate == gate), None)
 
     def deciding(self, gate: Gate) -> tuple[Case, ...]:
         """The pictures of a gate's group, those that decide about it first."""
@@ -79,6 +86,7 @@ class GateDesk:
         self._names: dict[Path, tuple[Any, str, str]] = {}
         self._labels: dict[str, tuple[Any, str]] = {}
         self._opened: tuple[Any, OpenedEntry] | None = None
+        self._powers: tuple[Any, tuple[GatePower, ...]] | None = None
         self.images = SampleImages(places)
 
     def chain(self) -> Chain:
@@ -163,7 +171,15 @@ class GateDesk:
         fault = "" if known else "it was never frozen"
         if known and known[0]["sha256"] != sha:
             fault = f"it was changed after freezing (frozen {known[0]['sha256'][:12]}…, now {sha[:12]}…)"
-        return OpenedEntry(entry, plan, None, entry.t, sha, chain.broken or "", fault=fault)
+        powers = self._power(plan, sha)
+        return OpenedEntry(entry, plan, None, entry.t, sha, chain.broken or "", fault=fault, powers=powers)
+
+    def _power(self, plan: Plan, sha: str) -> tuple[GatePower, ...]:
+        """What the plan's gates can see, worked out again when a run came or went."""
+        stamp = (sha, file_stamp(self.places.runs))
+        if self._powers is None or self._powers[0] != stamp:
+            self._powers = (stamp, tuple(power(plan, bases(plan, self.places))))
+        return self._powers[1]
 
     def _label(self, run: RunFolder, verdict: str) -> str:
         """The verdict as :func:`standing` labels it, looked up again only when the run's own verdict changed."""

@@ -208,7 +208,7 @@ class ValidShare(Metric):
         return Fraction(before, measures.n), Fraction(after, measures.n)
 
     def deciding(self, case: Case) -> tuple[float, ...]:
-        return (float(case.after.valid), float(case.before.valid), *super().deciding(case))
+        return (float(case.after.valid), -float(case.before.valid), *super().deciding(case))
 
 
 @register

@@ -18,7 +18,7 @@ from vlmconsole.gates.measures import of_counts
 from vlmconsole.gates.plan import Gate, Group, Plan, PlanError
 from vlmconsole.scoring.bounded import SMALL, paired_bounds
 from vlmconsole.scoring.intervals import Interval
-from vlmconsole.text.numbers import percent
+from vlmconsole.text.numbers import percent, signed
 
 CHANCE = 0.8
 CHURN = 0.1  # answers that turn each way besides the change, as a share of n·p·(1 − p)
@@ -58,6 +58,13 @@ class GatePower:
         """The smallest true change (a share, with its sign) that it shows with 80 % chance."""
         at = self.fails_at if (self.unchanged or 0.0) >= 0.5 else self.passes_at
         return None if at is None or self.state else at - self.base
+
+    @property
+    def short(self) -> str:
+        """The same in a table's cell: `sees +12.4 pts`, `vacuous`."""
+        if self.state:
+            return {"not judged": "cannot judge", "not computed": ""}.get(self.state, self.state)
+        return "sees no change" if self.sees is None else f"sees {signed(self.sees * 100, 1)} pts"
 
     @property
     def text(self) -> str:
@@ -183,6 +190,7 @@ class _Decision:
 
     def __post_init__(self) -> None:
         self._least: dict[int, int] = {}  # lost → the fewest won at which it passes
+        self._said: dict[tuple[int, int], bool] = {}
 
     @cached_property
     def vacuous(self) -> bool:
@@ -196,6 +204,11 @@ class _Decision:
 
     def passes(self, won: int, lost: int) -> bool:
         """The gate's own word on these counts."""
+        if (won, lost) not in self._said:
+            self._said[won, lost] = self._passes(won, lost)
+        return self._said[won, lost]
+
+    def _passes(self, won: int, lost: int) -> bool:
         interval = self._interval(won, lost) if self.gate.definition.of_interval else _NO_INTERVAL
         measures = of_counts(self.n, self.right, won, lost, interval)
         return self.gate.passes(self.gate.definition.value(measures))
@@ -209,16 +222,25 @@ class _Decision:
         turned = max(0.0, min(CHURN * share * (1 - share) * self.n, wrong - gained, self.right - fallen))
         win = min(1.0, (gained + turned) / wrong) if wrong else 0.0
         lose = min(1.0, (fallen + turned) / self.right) if self.right else 0.0
-        total = 0.0
-        for lost in _likely(self.right, lose):
-            of_lost = float(stats.binom.pmf(lost, self.right, lose))
-            total += of_lost * float(stats.binom.sf(self._fewest(lost) - 1, wrong, win))
-        return min(1.0, total)
+        lost = _likely(self.right, lose)
+        fewest = [self._fewest(count) - 1 for count in lost]
+        chances = stats.binom.pmf(lost, self.right, lose) * stats.binom.sf(fewest, wrong, win)
+        return min(1.0, float(chances.sum()))
 
     def _fewest(self, lost: int) -> int:
-        """The fewest won at which it passes, n + 1 for none."""
+        """The fewest won at which it passes, n + 1 for none: no fewer than where less was lost."""
         if lost not in self._least:
-            least = _first(0, self.n - self.right, lambda won: self.passes(won, lost))
+            known = self._least.get(lost - 1, self._least.get(lost + 1, 0))
+            low, high, step = 0, self.n - self.right, 1
+            if 0 < known <= high:  # look beside the neighbour's first
+                while known - step > low and self.passes(known - step, lost):
+                    step *= 2
+                low = max(low, known - step)
+                step = 1
+                while known + step < high and not self.passes(known + step, lost):
+                    step *= 2
+                high = min(high, known + step)
+            least = _first(low, high, lambda won: self.passes(won, lost))
             self._least[lost] = self.n + 1 if least is None else least
         return self._least[lost]
 

@@ -205,6 +205,10 @@ async def test_a_plan_shows_its_limits_and_an_audit_its_checklist(home: Places) 
         assert screen.opened is not None and screen.opened.entry.kind == "plan"
         assert screen.opened.plan is not None and screen.opened.plan.name == "repair-15-tiny"
         assert mentions(told(screen, "#gate-head"), "frozen plan", "limits")
+        rows = screen.verdicts.rows
+        assert len(rows.powers) == len(rows.items) and mentions(
+            rows.line(0, 120).plain, "sees", "pts", "50 %", "assumed"
+        )
         assert len(screen.verdicts.rows.items) == 15 and "≥ 85 %" in screen.verdicts.rows.line(0, 80).plain
         assert screen.check_action("run_audit", ()) is False
         await pilot.press("slash", *"fail")
@@ -243,7 +247,9 @@ def test_a_picture_is_found_by_its_hash_or_said_to_be_gone(home: Places) -> None
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_pictures_that_decide_come_first_and_wrong_before_right(metric: str) -> None:
     def case(name: str, before: float, after: float) -> Any:
-        sides = [SimpleNamespace(id=name, partial=value, all_correct=value == 1.0) for value in (before, after)]
+        sides = [
+            SimpleNamespace(id=name, partial=value, all_correct=value == 1.0, valid=True) for value in (before, after)
+        ]
         return Case(*sides)  # type: ignore[arg-type]
 
     cases = [case("a-right", 1, 1), case("b-wrong", 0.5, 0.5), case("c-won", 0.5, 1), case("d-lost", 1, 0.5)]
@@ -281,6 +287,14 @@ def test_interval_bars_answers_and_names() -> None:
 @pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
 def test_failing_120(snap_compare: Any, home: Places, theme: str) -> None:
     assert snap_compare(app(home, theme), terminal_size=(120, 40), run_before=after("j"))
+
+
+def test_a_plan_with_its_power_120(snap_compare: Any, home: Places) -> None:
+    assert snap_compare(app(home), terminal_size=(120, 40), run_before=after("j", "j"))
+
+
+def test_a_plan_with_its_power_80(snap_compare: Any, home: Places) -> None:
+    assert snap_compare(app(home), terminal_size=(80, 24), run_before=after("j", "j", "enter"))
 
 
 def test_conditions_80(snap_compare: Any, home: Places) -> None:
