@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.lab.imports import PNG, examples, imported, rows_of
 from tests.lab.refusals import refused
+from vlmconsole.data.formats.raw_example import ColumnNames
 from vlmconsole.data.importing.dataset_import import UnusableRowsError
 
 ROW: dict[str, Any] = {"image": "a.png", "question": "What?", "answer": "circle"}
@@ -253,3 +255,35 @@ def test_options_in_a_column_reach_the_model_or_the_row_is_refused(tmp_path: Pat
     (example,) = examples(imported(rows_of(tmp_path, row), tmp_path / "lab"))
     assert example.question.startswith("Look.\nWhich?\nA. red\nB. blue")
     assert (example.truth, example.scorer, example.target) == ("B", "choice", "B")
+
+
+def test_a_loaded_hub_dataset_gives_its_splits_and_class_names(tmp_path: Path):
+    datasets = pytest.importorskip("datasets")
+    from vlmconsole.data.formats.registry import find_format
+    from vlmconsole.data.importing.settings import ImportSettings
+    from vlmconsole.data.importing.survey import read_source
+    from vlmconsole.data.sources.hub import HubRows
+
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    part = datasets.Dataset.from_dict({"image": [str(PNG), str(PNG)], "label": [1, 0]}, features=features)
+    source = HubRows("me/pets", datasets.DatasetDict({"validation": part}))
+    settings = ImportSettings("pets", columns=ColumnNames(prompt="Which animal?"))
+    first, _ = read_source(source, find_format("columns"), settings)
+    assert (first.row.where, first.row.split, first.raw.truth) == ("me/pets validation row 1", "validation", "dog")
+    assert first.places == (PNG,)
+
+
+def test_a_hub_name_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with refused("extra-missing", "vlmconsole[data]"):
+        imported(Path("owner/name"), tmp_path / "lab")
+
+
+def test_a_class_folder_that_was_renamed_is_another_content(tmp_path: Path):
+    for name in ("circle", "square"):
+        (tmp_path / "src" / name).mkdir(parents=True)
+        (tmp_path / "src" / name / "a.png").write_bytes(PNG.read_bytes())
+    imported(tmp_path / "src", tmp_path / "lab", prompt="What?")
+    (tmp_path / "src" / "square").rename(tmp_path / "src" / "triangle")
+    with refused("dataset-exists"):
+        imported(tmp_path / "src", tmp_path / "lab", prompt="What?")

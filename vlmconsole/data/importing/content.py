@@ -42,7 +42,7 @@ class ImportContent:
         self.sources = [
             {"file": str(file.path.absolute()), "sha256": sha, "rows": survey.by_file[file.path]}
             for file, sha in zip(files, files_sha256(files), strict=True)
-        ] or [{"file": str(source.root.absolute()), "sha256": survey.images_sha256, "rows": len(survey.rows)}]
+        ] or [{"file": str(source.root.absolute()), "sha256": survey.texts.hexdigest(), "rows": len(survey.rows)}]
         self.sha256 = hashlib.sha256(
             canonical_json([survey.images_sha256, *(source["sha256"] for source in self.sources)])
         ).hexdigest()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -23,6 +24,7 @@ from vlmconsole.data.importing.settings import ImportSettings
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.sources.source import Source
 from vlmconsole.data.sources.source_row import SourceRow
+from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.vision.images import pixel_sha256
 from vlmconsole.vision.limits import PictureError, read_picture_bytes
 
@@ -78,6 +80,7 @@ class Survey:
     by_file: Counter[Path] = field(default_factory=Counter)  # rows of each file
     answered: int = 0  # rows with a truth
     scorer: str = ""
+    texts: Any = field(default_factory=hashlib.sha256)  # hash of every usable row's id, split, turns and truth
 
     @property
     def images_sha256(self) -> str:
@@ -218,6 +221,8 @@ def _take(
     survey.used.update(raw.used)
     survey.ignored.update(str(key) for key, value in read.row.value.items() if key not in raw.used and held(value))
     survey.notes.update(raw.notes)
+    turns = [[turn.role, turn.text] for turn in raw.turns]
+    survey.texts.update(canonical_json([given, read.row.split, turns, raw.truth]))
     if read.row.file is not None:
         survey.by_file[read.row.file] += 1
     survey.answered += raw.truth is not None

@@ -8,6 +8,7 @@ from typing import Any
 
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.sources.arrow_rows import arrow_rows
+from vlmconsole.data.sources.hub import hub_source, is_hub_name
 from vlmconsole.data.sources.image_folders import image_folder
 from vlmconsole.data.sources.source import READERS, RowFiles, Source
 from vlmconsole.data.sources.source_row import SourceFile
@@ -30,6 +31,8 @@ def open_source(path: Path) -> Source:
             return RowFiles(path.parent, [SourceFile(path, "")])
         advice = _ADVICE.get(suffix, f"give a file of {', '.join(READERS)} or a folder")
         raise DataError(f"{path} is no file of rows: {advice}", code="source-unknown")
+    if not path.exists() and is_hub_name(str(path)):
+        return hub_source(str(path))
     if not path.is_dir():
         raise DataError(f"{path} does not exist, or is no file and no folder.", code="source-missing").named()
     source = _saved(path) or image_folder(path) or _shards(path)
