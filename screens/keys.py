@@ -281,8 +281,11 @@ KEYS: tuple[Key, ...] = (
         filtering("Find a dataset, or examples: words, is:wrong, tag:…, split:…, run:…"),
         Key("n", "note", "note", "Write a note on the example", "n", footer=True, words="comment annotate"),
         Key("t", "tag", "tag", "Tag the example", "t", footer=True, words="label annotate"),
+        Key("a", "sheet", "ask all", "Ask one question of all shown or marked ones", "a", footer=True, words="contact"),
+        Key("space", "mark", "mark", "Mark the example (for a and e)", "Space", footer=True, words="select choose"),
+        Key("u", "unmark", "unmark", "Clear the marks", "u"),
         Key(
-            "e", "export", "export", "Export what is shown as CSV or HTML", "e", footer=True, words="save report table"
+            "e", "export", "export", "Export what is shown or marked: CSV, HTML", "e", footer=True, words="save report"
         ),
         Key("y", "copy_import", "copy", "Copy the line that imports a dataset", "y", footer=True),
         *PANE,

@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from vlmconsole.desks.data import DataDesk, DatasetEntry, ExamplesView
+from vlmconsole.desks.sheet import queue_sheet, sheet_of_view
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.example_query import STATES, QueryError
 from vlmconsole.evaluation.notes import add_example_note
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from vlmconsole.vision.images import Picture
 
 FORMS = (("csv", "CSV", "one row per example, a column per model"), ("html", "HTML", "one page with thumbnails"))
-_OF_AN_EXAMPLE = frozenset({"ask", "note", "tag", "mark"})
+_OF_AN_EXAMPLE = frozenset({"ask", "note", "tag", "mark", "sheet"})
 _OF_A_DATASET = frozenset({"states", "verify", "folder", "export"})
 LISTED, GALLERY, EXAMPLE = range(3)  # the panes
 ALL = "all"
@@ -153,6 +154,7 @@ class DataScreen(LookingScreen[DataDesk]):
 
     def _blank(self) -> None:
         """Until the chosen dataset is read: no other one's examples."""
+        self.gallery.mark(frozenset())
         self.shown = None
         self.head.say(Content("reading …").stylize("$muted"))
         self.gallery.show(None)
@@ -271,6 +273,26 @@ class DataScreen(LookingScreen[DataDesk]):
         else:
             super().action_leave()
 
+    # -- marking -------------------------------------------------------------------------------------------
+
+    def action_mark(self) -> None:
+        """Space: mark the example, or no longer, and go on."""
+        if self.shown is None or self.gallery.chosen is None:
+            return
+        name = self.shown.opened.examples[self.gallery.chosen].id
+        self.gallery.mark(self.gallery.marked ^ {name})
+        self.action_turn(1)
+
+    def action_unmark(self) -> None:
+        """u: nothing is marked any more."""
+        self.gallery.mark(frozenset())
+
+    def _meant(self, view: ExamplesView) -> tuple[int, ...]:
+        """The marked examples, else those that are shown."""
+        marked = self.gallery.marked
+        every = range(len(view.opened.examples))
+        return tuple(place for place in every if view.opened.examples[place].id in marked) if marked else view.shown
+
     # -- doing ---------------------------------------------------------------------------------------------
 
     def action_ask(self) -> None:
@@ -291,6 +313,39 @@ class DataScreen(LookingScreen[DataDesk]):
             self.console.ask_in_chat(messages, view.opened.examples[index].id)
         else:
             self.console.write_in_chat(last.text, last.pictures)
+
+    def action_sheet(self) -> None:
+        """a: one question over what is marked or shown; its answers are a dataset and a run of their own."""
+        in_background(self, self._sheet, "sheet", exclusive=True)
+
+    async def _sheet(self) -> None:
+        view = self.shown
+        if view is None or not (places := self._meant(view)):
+            return
+        link = self.console.link
+        who = link.profile.name if link is not None else self.console.lab.settings.server
+        hint = f"answered by {one_line(who, 40)} · Enter asks · Esc cancel"
+        question = await self.app.push_screen_wait(Ask(f"Ask of {many(len(places), 'image')}", hint=hint))
+        if not question:
+            return
+        lab = self.console.lab
+
+        def begin() -> tuple[str, int]:
+            sheet = sheet_of_view(lab.places, view, places, question)
+            store, number, _ = queue_sheet(lab.places, sheet, usual_server=lab.settings.server, server=who)
+            store.close()
+            return sheet.folder.name, number
+
+        try:
+            name, number = await asyncio.to_thread(begin)
+        except (LabError, OSError) as error:
+            text = error.full_message if isinstance(error, LabError) else str(error)
+            self.notify(text, severity="error", markup=False, timeout=10)
+            return
+        self.notify(f"job {number} asks {many(len(places), 'image')} · answers appear here", markup=False)
+        self.field.value = ""
+        self.rows.choose_key(name)
+        self.look()
 
     def action_states(self) -> None:
         """f: choose among what the answers and notes tell of the examples."""
@@ -350,7 +405,8 @@ class DataScreen(LookingScreen[DataDesk]):
         view = self.shown
         if view is None:
             return
-        many_of = many(len(view.shown), "example")
+        chosen = self._meant(view)
+        many_of = many(len(chosen), "example")
         form = await self.app.push_screen_wait(Choose(f"Save {many_of} as", FORMS))
         if form is None:
             return
@@ -360,7 +416,7 @@ class DataScreen(LookingScreen[DataDesk]):
         def save() -> Path:
             desk = self._desk_of_thumbnails
             assert desk is not None
-            return save_examples(name, view.exported(view.shown, desk), form, places, chosen_by=view.query_text)
+            return save_examples(name, view.exported(chosen, desk), form, places, chosen_by=view.query_text)
 
         try:
             path = await asyncio.to_thread(save)

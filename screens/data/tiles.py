@@ -90,6 +90,16 @@ def caption(example: Example, answered: Answered, noted: bool) -> Caption:
     """The caption of an example."""
     more = image_count(example)
     question = one_line(" ".join(example.question.split()), 120) or one_line(example.id, 120)
+    if example.truth is None:  # what was answered stands in the place of the truth, and which image it is above
+        first = next((prediction for _, prediction in answered), None)
+        reply = (
+            "…"
+            if first is None
+            else "✗ failed"
+            if first.failed
+            else one_line(" ".join((first.answer or "").split()), 120)
+        )
+        return Caption(one_line(example.id, 120), reply or "(empty)", (), noted)
     return Caption(
         f"{more}× {question}" if more > 1 else question,
         short_truth(example),

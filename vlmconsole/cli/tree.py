@@ -15,6 +15,7 @@ from vlmconsole.cli.common import USAGE, Failure, state
 COMMANDS = {
     "chat": "chat",
     "chats": "chats",
+    "ask": "ask",
     "servers": "servers",
     "run": "run",
     "eval": "evaluate",

@@ -216,6 +216,8 @@ class DataDesk:
             notes = self._notes(entry, predictions)
             everything = ExamplesView(opened, query, (), predictions, notes)
             shown = tuple(index for index in range(len(opened.examples)) if _wanted(everything, index))
+            if query.sort:
+                shown = tuple(sorted(shown, key=partial(_order, everything)))
             self._view = (stamp, ExamplesView(opened, query, shown, predictions, notes, words.strip()))
         return self._view[1]
 
@@ -271,6 +273,10 @@ class DataDesk:
 
 def _wanted(view: ExamplesView, index: int) -> bool:
     return view.query.matches(view.opened.examples[index], view.answered(index), view.notes_on(index))
+
+
+def _order(view: ExamplesView, index: int) -> tuple[bool, Any]:
+    return view.query.order(view.opened.examples[index], view.answered(index))
 
 
 def _read_entry(path: Path) -> tuple[DatasetEntry, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vlmconsole.data.example import Example, truth_text
 from vlmconsole.errors import LabError
@@ -24,7 +25,8 @@ STATES = {
     "unanswered": "no answer yet",
     "noted": "with a note or a tag",
 }
-FIELDS = ("is", "tag", "split", "group", "run", "id")
+FIELDS = ("is", "tag", "split", "group", "run", "id", "sort")
+SORTS = ("answer", "score", "time", "id")
 
 
 class QueryError(LabError):
@@ -45,6 +47,20 @@ class ExampleQuery:
     groups: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
+    sort: str = ""
+
+    def order(self, example: Example, answered: Answered) -> tuple[bool, Any]:
+        """What examples are sorted by: the first answer that counts, the worst score first; those without one last."""
+        if self.sort == "id":
+            return False, example.id
+        first = next((prediction for source, prediction in answered if self.counts(source)), None)
+        values = {
+            "answer": first.answer if first is not None else None,
+            "score": first.score if first is not None else None,
+            "time": first.seconds if first is not None else None,
+        }
+        value = values.get(self.sort)
+        return value is None, "" if value is None and self.sort == "answer" else value if value is not None else 0.0
 
     @property
     def of_answers(self) -> bool:
@@ -90,6 +106,9 @@ def parse_query(text: str) -> ExampleQuery:
     for state in parts["is"]:
         if state not in STATES:
             raise QueryError(f"is:{state} is no filter.", f"Use is: with {', '.join(STATES)}.")
+    for sort in parts["sort"]:
+        if sort not in SORTS:
+            raise QueryError(f"sort:{sort} is no order.", f"Use sort: with {', '.join(SORTS)}.")
     return ExampleQuery(
         tuple(parts["words"]),
         tuple(parts["is"]),
@@ -98,6 +117,7 @@ def parse_query(text: str) -> ExampleQuery:
         tuple(parts["group"]),
         tuple(parts["id"]),
         tuple(parts["run"]),
+        parts["sort"][-1] if parts["sort"] else "",
     )
 
 

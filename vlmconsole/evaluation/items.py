@@ -27,7 +27,8 @@ DIAGNOSTIC = 128  # training pictures, unless the plan promises another number
 
 @dataclass(frozen=True)
 class Item:
-    """The last question of an example, with the images and turns before it, and how its answer is scored.
+    """The last question of an example, with the images and turns before it, and how its answer is scored: by `scorer`,
+    "" for one without a truth, whose answer nothing scores.
 
     Hashes are hex, of what is seen and of what is asked (`gates.samples`).
     """
@@ -68,6 +69,12 @@ def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -
         if item.id in seen:
             raise DataError(f"Two images share the id {item.id}.")
         seen.add(item.id)
+    if 0 < (unscored := sum(not item.scorer for item in items)) < len(items):
+        raise DataError(
+            f"{unscored} of {len(items)} examples have no truth, and the others have one.",
+            "Evaluate those with a truth: name their splits or groups.",
+            code="truth-missing",
+        )
     return items if settings.sample is None else _drawn(items, settings.sample, settings.seed)
 
 
@@ -124,7 +131,8 @@ def _group(example: Example, name: str, place: tuple[Path, str], owners: dict[st
 def _item(
     example: Example, group: str, scorer: str, dataset: str, options: Mapping[str, Any] = MappingProxyType({})
 ) -> Item:
-    check_scorable(example, scorer, options)
+    if scorer or example.scorer or example.truth is not None:
+        check_scorable(example, scorer, options)
     own = not scorer or scorer == example.scorer
     scorer = scorer or example.scorer
     return Item(
@@ -137,7 +145,7 @@ def _item(
         picture_sha256=images_hash(example.image_sha256s),
         pixel_sha256=images_hash(example.pixel_sha256s),
         prompt_sha=asked_hash(example),
-        truth=read_truth(scorer, example.truth),
+        truth=read_truth(scorer, example.truth) if scorer else None,
         options={**(example.options if own else {}), **options},
     )
 

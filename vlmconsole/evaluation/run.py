@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +16,16 @@ from vlmconsole.evaluation.answerer import Answerer, ModelAnswer, Opener, Stoppi
 from vlmconsole.evaluation.figures import group_figures, paired_figures, score_figures, side_figures, sight_figures
 from vlmconsole.evaluation.items import Item, batches, items_digest
 from vlmconsole.evaluation.resume import ATTEMPT, Changed, Earlier
-from vlmconsole.evaluation.settings import EvaluateSettings
+from vlmconsole.evaluation.settings import EvaluateSettings, SideName
 from vlmconsole.gates.evidence import CONDITIONS, unlike
-from vlmconsole.gates.samples import Sample, read_side
+from vlmconsole.gates.samples import Sample, Side, read_side
 from vlmconsole.runs.conditions import Conditions
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.scoring.registry import identity
-from vlmconsole.scoring.scorers import score
+from vlmconsole.scoring.scorers import Scored, score
+from vlmconsole.text.counts import many
 
+UNSCORED = Scored(valid=True, all_correct=False, partial=0.0, reward=0.0)  # of an answer that nothing scores
 GIVE_UP = 5  # requests that fail one after another before the server counts as gone
 DIAGNOSTIC = "diagnostic"
 BLIND = "blind"
@@ -75,6 +77,11 @@ class Evaluation:
     def total(self) -> int:
         """Answers in all."""
         return len(self.settings.sides) * len(self.items) + len(self.diagnostic) + len(self.blind)
+
+    @property
+    def scored(self) -> bool:
+        """Whether the examples have truths; else answers are stored as they came."""
+        return any(item.scorer for item in self.items)
 
     def answer(self) -> dict[str, Any]:
         """Ask everything, and return the summary. Raises Stopping, EvaluationError, and what the opener raises."""
@@ -147,7 +154,8 @@ class Evaluation:
             self.run.append_jsonl(f"{side}.jsonl", *lines)
             self._done += len(lines)
             right = sum(line["all_correct"] for line in lines)
-            self.on_progress(self._done, self.total, f"{side} {batch}: {right} of {len(lines)} right")
+            note = f"{right} of {len(lines)} right" if self.scored else many(len(lines), "answer")
+            self.on_progress(self._done, self.total, f"{side} {batch}: {note}")
             for item in missing:
                 failed = 0 if answers[item.id].http_ok else failed + 1
                 if failed >= GIVE_UP:
@@ -158,7 +166,7 @@ class Evaluation:
                     )
 
     def _line(self, item: Item, answer: ModelAnswer, batch: str) -> dict[str, Any]:
-        scored = score(item.scorer, answer.answer, item.truth, item.options)
+        scored = score(item.scorer, answer.answer, item.truth, item.options) if item.scorer else UNSCORED
         return {
             "id": item.id,
             "group": item.group,
@@ -175,7 +183,7 @@ class Evaluation:
             "partial": scored.partial,
             "reward": scored.reward,
             "reason": scored.reason,
-            "scorer": identity(item.scorer),
+            "scorer": identity(item.scorer) if item.scorer else "",
             **({"options": dict(item.options)} if item.options else {}),
             "http_ok": answer.http_ok,
             "error": answer.error,
@@ -231,10 +239,10 @@ class Evaluation:
             "http_failures": sum(not sample.http_ok for sample in every),
             "taken_over": self._taken,
             **({"endings": endings} if (endings := self._endings()) else {}),
-            "scorers": sorted({identity(item.scorer) for item in self.items}),
-            "groups": group_figures(sides["before"].samples, after, groups),
-            "scores": {side: score_figures(answered.samples.values()) for side, answered in sides.items()},
-            **({"paired": paired_figures(sides["before"].samples, after)} if after is not None else {}),
+            "scorers": sorted({identity(item.scorer) for item in self.items if item.scorer}),
+            "groups": group_figures(sides["before"].samples, after, groups) if self.scored else {},
+            "scores": self._scores(sides),
+            **({"paired": paired_figures(sides["before"].samples, after)} if after is not None and self.scored else {}),
             **self._who,
         }
         if after is not None:
@@ -245,7 +253,7 @@ class Evaluation:
                 self.say(f"all {same} answers are the same before and after: the adapter had no effect to be seen")
         if ended := ", ".join(f"{count} {ENDINGS.get(code, code)}" for code, count in endings.items()):
             self.say(f"of {len(every)} answers: {ended}")
-        if self.blind:
+        if self.blind and self.scored:
             summary[BLIND] = self._sight(sides[self.settings.sides[-1]].samples, summary["groups"])
         if self.diagnostic:
             diagnostics = read_side(self.run.file(f"{DIAGNOSTIC}.jsonl")).samples
@@ -254,6 +262,10 @@ class Evaluation:
                 "note": "training images: no measure of skill",
             }
         return summary
+
+    def _scores(self, sides: Mapping[SideName, Side]) -> dict[str, Any]:
+        """Each side's score; {} where the examples have no truth to score by."""
+        return {side: score_figures(held.samples.values()) for side, held in sides.items()} if self.scored else {}
 
     def _sight(self, seen: dict[str, Sample], groups: dict[str, dict[str, Any]]) -> dict[str, Any]:
         """What the images are worth, over all and, put into `groups`, in each."""
