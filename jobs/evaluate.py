@@ -224,6 +224,7 @@ def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
 
 def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     """Why it could not be answered, or not be judged by its plan, as far as that is known before it is queued."""
+    from vlmconsole.data.scored import check_askable
     from vlmconsole.data.textvqa import NAME as TEXTVQA
     from vlmconsole.evaluation.preflight import of_side, plan_problems
     from vlmconsole.evaluation.resolve import resolve
@@ -242,7 +243,14 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
         names = [name for name in spec.data if name != TEXTVQA or not spec.textvqa]
         failures += preflight.data(names, places, alone)
         for name in names:
-            failures += preflight.scorer(name, spec.scorer, places, roles=["test", "exploratory"], splits=spec.groups)
+            failures += preflight.scorer(
+                name,
+                spec.scorer,
+                places,
+                roles=["test", "exploratory"],
+                splits=spec.groups,
+                check=check_askable,
+            )
     return failures + plan_problems(resolved, alone)
 
 

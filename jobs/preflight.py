@@ -114,13 +114,19 @@ def role(name: str, wanted: Sequence[str], places: Places) -> list[str]:
 
 
 def scorer(
-    name: str, wanted: str, places: Places, *, splits: Sequence[str] = (), roles: Sequence[str] = ()
+    name: str,
+    wanted: str,
+    places: Places,
+    *,
+    splits: Sequence[str] = (),
+    roles: Sequence[str] = (),
+    check: Callable[[Example], None] = check_scorable,
 ) -> list[str]:
-    """Whether a scorer ("": each one's own) can judge the truths of these splits of a dataset, by name or by role."""
+    """Whether a scorer ("": each one's own, by `check`) can judge the truths of these splits, by name or by role."""
     if LATER in name or LATER in wanted:
         return []
     if not wanted:
-        return list(islice(refused_questions(name, places, check_scorable, splits=splits, roles=roles), 1))
+        return list(islice(refused_questions(name, places, check, splits=splits, roles=roles), 1))
     try:
         truths = truths_of(name, places.datasets)
     except LabError:

@@ -42,6 +42,12 @@ def check_scorable(example: Example, scorer: str = "", more: Mapping[str, Any] |
         ) from None
 
 
+def check_askable(example: Example, scorer: str = "", more: Mapping[str, Any] | None = None) -> None:
+    """As :func:`check_scorable`, but one with neither truth nor scorer may be asked: nothing scores its answer."""
+    if scorer or example.scorer or example.truth is not None:
+        check_scorable(example, scorer, more)
+
+
 def common_scorer(examples: Iterable[Example]) -> str:
     """The one scorer of all these examples, without options; "" where there are several, or options."""
     scorers = {example.scorer if not example.options else "" for example in examples}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from vlmconsole.data.rows import DataError
@@ -14,6 +13,7 @@ from vlmconsole.jobs.presets import Preset
 from vlmconsole.queue import adding, process
 from vlmconsole.queue.store import Store
 from vlmconsole.runs.places import Places
+from vlmconsole.system.typed_paths import named
 from vlmconsole.text.counts import many
 from vlmconsole.text.plain import one_line
 
@@ -34,7 +34,7 @@ def sheet_of(places: Places, source: str, question: str, where: str = "", name: 
             return sheet_of_view(places, view, view.shown, question, name)
     finally:
         desk.close()
-    folder = Path(source).expanduser()
+    folder = named(source)
     if not folder.is_dir():
         raise DataError(
             f"{one_line(source, 120)} is no dataset of this lab and no folder.",

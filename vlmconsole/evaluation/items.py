@@ -15,7 +15,7 @@ from vlmconsole.data.dataset import read_manifest
 from vlmconsole.data.example import Example, read_questions
 from vlmconsole.data.names import ready
 from vlmconsole.data.rows import DataError
-from vlmconsole.data.scored import check_scorable
+from vlmconsole.data.scored import check_askable
 from vlmconsole.evaluation.settings import EvaluateSettings
 from vlmconsole.gates.plan import Plan
 from vlmconsole.gates.samples import asked_hash, images_hash, truth_hash
@@ -131,8 +131,7 @@ def _group(example: Example, name: str, place: tuple[Path, str], owners: dict[st
 def _item(
     example: Example, group: str, scorer: str, dataset: str, options: Mapping[str, Any] = MappingProxyType({})
 ) -> Item:
-    if scorer or example.scorer or example.truth is not None:
-        check_scorable(example, scorer, options)
+    check_askable(example, scorer, options)
     own = not scorer or scorer == example.scorer
     scorer = scorer or example.scorer
     return Item(
