@@ -7,12 +7,13 @@ from vlmconsole.errors import LabError
 from vlmconsole.gauges import nvidia
 from vlmconsole.jobs import preflight
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, not_installed
-from vlmconsole.jobs.grpo_settings import GrpoSpec, has_masters, learning, planned_work
+from vlmconsole.jobs.grpo_settings import GrpoSpec, has_masters, learning, planned_work, reward_parts
 from vlmconsole.jobs.kinds import trusted
 from vlmconsole.jobs.memory_plan import memory_plan
 from vlmconsole.jobs.proposals import propose_grpo
 from vlmconsole.jobs.unused_settings import unused
 from vlmconsole.runs.places import Places
+from vlmconsole.scoring.rewards import RewardPart
 
 
 def devices(spec: GrpoSpec, places: Places) -> list[str]:
@@ -82,9 +83,8 @@ def run(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 #: What verl's trainer takes of the shared settings; the rest is said to be unused (`jobs.unused`).
 USED_BY_VERL = frozenset(
     ("engine", "base", "data", "train_split", "validation_split", "steps", "questions", "answers", "temperature")
-) | frozenset(
-    ("max_new_tokens", "lr", "weight_decay", "clip", "max_norm", "passes", "scorer", "precision", "device", "verl")
-)
+) | frozenset(("max_new_tokens", "lr", "weight_decay", "clip", "max_norm", "passes", "scorer", "reward", "precision"))
+USED_BY_VERL |= {"device", "verl"}
 
 
 def unused_settings(spec: GrpoSpec) -> list[str]:
@@ -122,12 +122,12 @@ def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
         *_impossible(spec),
         *preflight.loadable(spec.base),
         *preflight.data([spec.data], places, alone, splits),
-        *preflight.scorer(spec.data, spec.scorer, places, splits=splits),
         *(
             list(preflight.refused_questions(spec.data, places, refuse_video, splits=[spec.train_split]))[:1]
             if spec.engine == "verl"
             else []
         ),
+        *preflight.rewards(spec.data, reward_parts(spec) or [RewardPart(scorer=spec.scorer)], places, splits=splits),
     ]
 
 

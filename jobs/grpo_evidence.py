@@ -1,15 +1,17 @@
 """What a GRPO run leaves as evidence, by either engine: a line a step, a group and an answer; and as events."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vlmconsole.data.example import Example
 from vlmconsole.gates.samples import images_hash
 from vlmconsole.runs.folder import RunFolder, write_atomic
+from vlmconsole.text.plain import one_line
 
 TRAINING, ROLLOUTS, GROUPS, PICTURES = "training.jsonl", "rollouts.jsonl", "groups.jsonl", "pictures"
+FAILURES = "reward-failures.jsonl"  # a line a step in which the reward of an answer failed
 #: key of a training line → name of its curve, unit
 CURVES = {
     "loss": ("loss", None),
@@ -42,6 +44,7 @@ class RolloutAnswer:
     valid: bool | None
     reason: str = ""
     scorer: str = ""
+    parts: Mapping[str, float] | None = None  # of a reward, by name
 
 
 class GrpoEvidence:
@@ -73,8 +76,16 @@ class GrpoEvidence:
         self.run.append_jsonl(TRAINING, line)
         self.show(line)
 
+    def unrewarded(self, step: int, reasons: Sequence[str], of: int) -> None:
+        """Say that the reward of some of a step's answers failed: they were rewarded with 0."""
+        text = f"step {step}: the reward of {len(reasons)} of {of} answers failed, so it is 0: {one_line(reasons[0])}"
+        self.run.append_jsonl(FAILURES, {"step": step, "n": len(reasons), "of": of, "reasons": sorted(set(reasons))})
+        self.run.events.note(text, "warning")
+
     def show(self, line: dict[str, Any]) -> None:
         """A training line as progress and points of its curves."""
+        for name, mean in (line.get("reward_parts") or {}).items():
+            self.run.events.metric(f"reward {name}", mean, step=line["step"])
         for key, (name, unit) in CURVES.items():
             if isinstance(line.get(key), int | float):
                 self.run.events.metric(name, line[key], step=line["step"], unit=unit)
@@ -94,6 +105,7 @@ class GrpoEvidence:
             "answer": answer.answer,
             "reward": answer.reward,
             "advantage": answer.advantage,
+            **({"parts": dict(answer.parts)} if answer.parts else {}),
         }
         more = {
             "picture_sha256": images_hash(example.image_sha256s) if example else None,
@@ -120,7 +132,7 @@ class GrpoEvidence:
 
     def take_over(self, earlier: RunFolder, step: int) -> None:
         """Bring an earlier attempt's steps up to `step` into this run, so that it is whole by itself."""
-        for name in (TRAINING, ROLLOUTS, GROUPS, "validation.jsonl"):
+        for name in (TRAINING, ROLLOUTS, GROUPS, FAILURES, "validation.jsonl"):
             for line in earlier.read_jsonl(name):
                 if isinstance(line.get("step"), int) and line["step"] <= step:
                     self.run.append_jsonl(name, line)
@@ -135,6 +147,15 @@ def first_and_last(run: RunFolder, key: str) -> tuple[float | None, float | None
     """First, last and mean of one figure over a run's training lines; Nones where there are none."""
     values = [line[key] for line in run.read_jsonl(TRAINING) if isinstance(line.get(key), int | float)]
     return (values[0], values[-1], sum(values) / len(values)) if values else (None, None, None)
+
+
+def reward_facts(run: RunFolder) -> dict[str, Any]:
+    """For a summary: the last mean of each part of the reward, and for how many answers it failed; both where any."""
+    parts: dict[str, float] = {}
+    for line in run.read_jsonl(TRAINING):
+        parts = line.get("reward_parts") or parts
+    failed = sum(int(line["n"]) for line in run.read_jsonl(FAILURES))
+    return {**({"reward_parts_last": parts} if parts else {}), **({"reward_failures": failed} if failed else {})}
 
 
 def unchanged(run: RunFolder) -> str:

@@ -7,22 +7,37 @@ from typing import TYPE_CHECKING, Any
 
 from vlmconsole.data.dataset import manifest_digest
 from vlmconsole.data.example import Example, read_examples
-from vlmconsole.data.scored import check_scorable, common_scorer, score_example
+from vlmconsole.data.scored import common_scorer
 from vlmconsole.data.splits import LeakError, PictureIndex
 from vlmconsole.jobs.contract import Context, JobError, Stopped
 from vlmconsole.jobs.data import LOADING, course, examined, ready
-from vlmconsole.jobs.grpo_evidence import TRAINING, GrpoEvidence, RolloutAnswer, first_and_last, unchanged
-from vlmconsole.jobs.grpo_settings import LEARNING, GrpoSpec, has_masters, learning, planned_work
+from vlmconsole.jobs.grpo_evidence import (
+    TRAINING,
+    GrpoEvidence,
+    RolloutAnswer,
+    first_and_last,
+    reward_facts,
+    unchanged,
+)
+from vlmconsole.jobs.grpo_settings import (
+    LEARNING,
+    GrpoSpec,
+    check_rewardable,
+    has_masters,
+    learning,
+    planned_work,
+    reward_parts,
+)
 from vlmconsole.jobs.memory_plan import memory_plan, say_peak
 from vlmconsole.jobs.training_end import say_outcome
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt
 from vlmconsole.scoring.learning import TrainingOutcome, grpo_causes, training_outcome
+from vlmconsole.scoring.rewards import Reward
 
 if TYPE_CHECKING:
     from vlmconsole.training.grpo_train import Taken, Trainer
-    from vlmconsole.training.model import Loaded
 
 CHECKPOINT = "checkpoint.pt"
 NOT_A_BASELINE = "not a baseline: another backend and other settings than a paired evaluation"
@@ -36,6 +51,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     from vlmconsole.training.adapters.provenance import weights_sha256
     from vlmconsole.training.grpo_train import GrpoTraining, Trainer
     from vlmconsole.training.model import at_once, load
+    from vlmconsole.training.rewards import failures, keep_reward
 
     torch.set_num_threads(spec.threads)
     folder = bases.answering_base(spec.base)
@@ -43,8 +59,8 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     precision = bases.precision_for(spec.precision, device)
     dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
     rows, heldout = split(dataset, spec.train_split), split(dataset, spec.validation_split)
-    for example in (*rows, *(heldout[: spec.validation] if spec.validate_every else ())):
-        check_scorable(example, spec.scorer)
+    for example in (*rows, *(heldout[: spec.validation] if spec.validate_every or spec.score_start else ())):
+        check_rewardable(example, spec)
     refuse_leaks(rows, context)
     loaded = load(folder, dtype=precision, device=device)
     eyes = export.eyes_sha256(loaded.model)
@@ -63,6 +79,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         scorer=spec.scorer or common_scorer(rows),
     )
     prompt = door(folder).facts()
+    reward = Reward(parts) if (parts := reward_parts(spec)) else None
     identity = {
         "settings": asdict(settings),
         "base_sha256": weights_sha256(folder),
@@ -71,11 +88,14 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         "precision": precision,
         "threads": spec.threads,
         **({"float32_masters": True} if has_masters(spec, precision) else {}),
+        **({"reward": reward.identity()} if reward else {}),
         **another_prompt(prompt),
     }
+    if reward is not None:
+        keep_reward(context.run, reward)
     conditions = _conditions(spec, bases.base_name(spec.base), identity, device, prompt)
     context.run.write_json("conditions.json", conditions)
-    trainer = Trainer(loaded, rows, settings, masters=has_masters(spec, precision))
+    trainer = Trainer(loaded, rows, settings, masters=has_masters(spec, precision), reward=reward)
     evidence = GrpoEvidence(context.run, spec.steps)
     _take_up(context, trainer, evidence, identity)
 
@@ -89,7 +109,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
         )
 
     if spec.score_start and trainer.step == 0:
-        _validate(context, loaded, heldout[: spec.validation], spec, 0)
+        _validate(context, trainer, heldout[: spec.validation], spec, 0)
     while trainer.step < spec.steps:
         if context.stopping():
             keep()
@@ -104,13 +124,15 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
                 "Lower lr, or start from another seed." if trainer.step else at_once(loaded.model, spec.base),
                 code="step-diverged",
             ) from None
+        if failed := failures(rollout.scored for rollout in step.rollouts):
+            evidence.unrewarded(step.number, failed, len(step.rollouts))
         evidence.step(
             _line(step, spec, time.monotonic() - started),
             [_as_rollout(rollout, each_own=not settings.scorer) for rollout in step.rollouts],
         )
         last = spec.score_start and step.number == spec.steps
         if last or (spec.validate_every and step.number % spec.validate_every == 0):
-            _validate(context, loaded, heldout[: spec.validation], spec, step.number)
+            _validate(context, trainer, heldout[: spec.validation], spec, step.number)
         if step.number % spec.checkpoint_every == 0 or step.number == spec.steps:
             keep()
     return _finish(context, spec, trainer, folder, heldout, eyes, identity)
@@ -180,6 +202,8 @@ def _take_up(context: Context, trainer: "Trainer", evidence: GrpoEvidence, ident
 def _line(step: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
     import statistics
 
+    from vlmconsole.training.rewards import part_means
+
     rewards = [rollout.scored.reward for rollout in step.rollouts]
     lengths = [len(rollout.tokens) for rollout in step.rollouts]
     last = step.passes[-1]
@@ -197,6 +221,7 @@ def _line(step: "Taken", spec: GrpoSpec, seconds: float) -> dict[str, Any]:
         "length_mean": sum(lengths) / len(lengths),
         "lengths": lengths,
         "cut_off": sum(rollout.finish == "length" for rollout in step.rollouts),
+        **({"reward_parts": parts} if (parts := part_means([rollout.scored for rollout in step.rollouts])) else {}),
         "lr": spec.lr,
         "seconds": round(seconds, 4),
     }
@@ -215,16 +240,16 @@ def _as_rollout(sampled: Any, *, each_own: bool) -> RolloutAnswer:
         sampled.scored.valid,
         sampled.scored.reason,
         sampled.example.scorer if each_own else "",
+        sampled.scored.details.get("parts"),
     )
 
 
-def _validate(context: Context, loaded: "Loaded", examples: list[Example], spec: GrpoSpec, step: int) -> None:
+def _validate(context: Context, trainer: "Trainer", examples: list[Example], spec: GrpoSpec, step: int) -> None:
     from vlmconsole.training.grpo_train import greedy_answers
 
-    predictions = greedy_answers(loaded, examples, spec.max_new_tokens)
+    predictions = greedy_answers(trainer.loaded, examples, spec.max_new_tokens)
     scored = [
-        score_example(example, prediction.text, spec.scorer)
-        for prediction, example in zip(predictions, examples, strict=True)
+        trainer.judge(example, prediction.text) for prediction, example in zip(predictions, examples, strict=True)
     ]
     mean = sum(prediction.reward for prediction in scored) / len(scored)
     right = sum(prediction.all_correct for prediction in scored)
@@ -267,7 +292,7 @@ def _conditions(
             "data": identity["data"],
             "device": device,
             "threads": spec.threads,
-            **({"float32_masters": True} if "float32_masters" in identity else {}),
+            **{key: identity[key] for key in ("float32_masters", "reward") if key in identity},
         },
     ).known()
 
@@ -346,6 +371,7 @@ def _finish(
         "reward_last": reward[1],
         "reward_mean": reward[2],
         "zero_advantage": first_and_last(context.run, "zero_advantage")[2],
+        **reward_facts(context.run),
         "grad_norm_first": gradient[0],
         "grad_norm_last": gradient[1],
         "language_tensors_changed": f"{moved['language']['tensors_changed']} of {moved['language']['tensors']}",

@@ -4,10 +4,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
+from vlmconsole.data.example import Example
+from vlmconsole.data.scored import check_scorable
 from vlmconsole.jobs.contract import Spec
 from vlmconsole.jobs.data import counted
+from vlmconsole.scoring.python_scorer import names_function
+from vlmconsole.scoring.rewards import RewardPart, RewardParts
 from vlmconsole.scoring.scorers import known_scorer
-from vlmconsole.system.typed_paths import PathOrName
+from vlmconsole.system.typed_paths import FunctionOrName, PathOrName
 
 if TYPE_CHECKING:
     from vlmconsole.training.memory import Work
@@ -47,8 +51,11 @@ class GrpoSpec(Spec):
     passes: int = Field(1, ge=1, description="Optimizer steps on each batch of answers")
     micro: int = Field(4, ge=1, description="Questions in one forward pass; fewer need less memory")
     seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the sampled answers")
-    scorer: Annotated[str, AfterValidator(known_scorer)] = Field(
+    scorer: Annotated[FunctionOrName, AfterValidator(known_scorer)] = Field(
         "", description="What rewards an answer; empty: the data's own scorer"
+    )
+    reward: RewardParts = Field(
+        [], description="In its place: FILE.py:FUNCTION, or several as [{scorer, options, weight}, …]"
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on a GPU")
     float32_masters: bool = Field(
@@ -70,7 +77,22 @@ class GrpoSpec(Spec):
         value: dict[str, Any] = handler(self)
         if not value.get("score_start"):
             value.pop("score_start", None)  # jobs and checkpoints from before there was such a field stay the same
+        if not value.get("reward"):
+            value.pop("reward", None)  # likewise
         return value
+
+
+def reward_parts(spec: GrpoSpec) -> list[RewardPart]:
+    """The parts of the reward; none where the scorer alone rewards. A scorer that is a function is the one part."""
+    if not spec.reward and names_function(spec.scorer):
+        return [RewardPart(scorer=spec.scorer)]
+    return spec.reward
+
+
+def check_rewardable(example: Example, spec: GrpoSpec) -> None:
+    """Raise DataError, naming the example, unless each part of the reward can judge an answer to it."""
+    for part in reward_parts(spec) or [RewardPart.model_construct(scorer=spec.scorer)]:
+        check_scorable(example, part.scorer, part.options)
 
 
 def learning(spec: GrpoSpec) -> float:

@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.data.example import Example, truth_text
-from vlmconsole.data.scored import check_scorable, common_scorer
+from vlmconsole.data.scored import common_scorer
 from vlmconsole.jobs.contract import Context, JobError, Stopped
-from vlmconsole.jobs.grpo_evidence import TRAINING, GrpoEvidence, RolloutAnswer, first_and_last
+from vlmconsole.jobs.grpo_evidence import TRAINING, GrpoEvidence, RolloutAnswer, first_and_last, reward_facts
 from vlmconsole.jobs.grpo_local import ready_data, refuse_leaks, say_moved, split
-from vlmconsole.jobs.grpo_settings import GrpoSpec, learning
+from vlmconsole.jobs.grpo_settings import GrpoSpec, check_rewardable, learning, reward_parts
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions
-from vlmconsole.scoring.verl_reward import FUNCTIONS
+from vlmconsole.scoring.rewards import Reward, RewardPart
+from vlmconsole.scoring.verl_reward import FUNCTIONS, LOADED, write_loader
 
 GRACE = 30.0  # seconds between asking verl to stop and killing it
 LATE = 10.0  # seconds that a rollout file may come after its step's line
 VIDEO_TAG = "<video>"
+FAILED_IN_VERL = "a part gave no score (verl keeps no reason)"
 TAIL = 15  # lines of verl's last words kept for the reason
 
 
@@ -39,18 +41,19 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
     dataset, digest = ready_data(context, spec.data, learning(spec), spec.steps)
     rows = split(dataset, spec.train_split)
     for example in rows:
-        check_scorable(example, spec.scorer)
+        check_rewardable(example, spec)
         refuse_video(example)
     refuse_leaks(rows, context)
     per_epoch = len(rows) // spec.questions
     if per_epoch == 0:
         raise JobError(f"{spec.data} has {len(rows)} training images, fewer than the {spec.questions} of one step")
+    reward_file, reward_name = _reward(context, spec, rows, split(dataset, spec.validation_split))
     run = settings.VerlRun(
         model=str(folder),
         train_file=dataset / f"{spec.train_split}.parquet",
         validation_file=dataset / f"{spec.validation_split}.parquet",
-        reward_file=Path(str(resources.files("vlmconsole.scoring") / "verl_reward.py")),
-        reward_name=_reward(spec.scorer or common_scorer(rows)),
+        reward_file=reward_file,
+        reward_name=reward_name,
         checkpoints=context.run.file("verl-checkpoints"),
         rollouts=context.run.file("verl-rollouts"),
         steps=spec.steps,
@@ -109,16 +112,26 @@ def refuse_video(example: Example) -> None:
         )
 
 
-def _reward(scorer: str) -> str:
-    """verl's reward function for a scorer. Raises JobError where it has none."""
-    if scorer not in FUNCTIONS:
-        what = f"the scorer {scorer}" if scorer else "examples of several scorers, or with options"
-        raise JobError(
-            f"verl has no reward for {what}.",
-            f"Take {' or '.join(FUNCTIONS)}, or engine=in-process.",
-            code="verl-reward",
-        )
-    return FUNCTIONS[scorer]
+def _reward(context: Context, spec: GrpoSpec, train: list[Example], held: list[Example]) -> tuple[Path, str]:
+    """(file, function) that verl imports as reward: ours for a scorer that needs nothing else, else one of the run's
+    own, which judges by the same code as the in-process engine."""
+    from vlmconsole.training.rewards import keep_reward
+
+    scorer = spec.scorer or common_scorer(train)
+    if not (parts := reward_parts(spec)) and scorer in FUNCTIONS:
+        return Path(str(resources.files("vlmconsole.scoring") / "verl_reward.py")), FUNCTIONS[scorer]
+    reward = Reward(parts or [RewardPart(scorer=spec.scorer)])
+    keep_reward(context.run, reward)
+    truths = {
+        example.id: {
+            "truth": example.truth,
+            "scorer": example.scorer,
+            "options": dict(example.options),
+            "question": example.question,
+        }
+        for example in (*train, *held)
+    }
+    return write_loader(context.run.path, reward, truths), LOADED
 
 
 class _VerlFollower:
@@ -189,6 +202,12 @@ class _VerlFollower:
         scores = [answer.score for answer in sampled]
         groups = [scores[i : i + n] for i in range(0, len(scores), n)]
         line["zero_advantage"] = zero_share(groups)
+        if failed := sum(answer.failed for answer in sampled):
+            self.evidence.unrewarded(printed.step, [FAILED_IN_VERL] * failed, len(sampled))
+        if all(answer.parts.keys() == sampled[0].parts.keys() for answer in sampled) and sampled[0].parts:
+            line["reward_parts"] = {
+                name: sum(answer.parts[name] for answer in sampled) / len(sampled) for name in sampled[0].parts
+            }
         answers = []
         for i, (answer, advantage) in enumerate(zip(sampled, group_advantages(scores, n), strict=True)):
             place = (printed.step - 1) * self.spec.questions + i // n
@@ -206,6 +225,7 @@ class _VerlFollower:
                     advantage,
                     answer.valid,
                     scorer="" if self.spec.scorer or example.scorer == "counting" else example.scorer,
+                    parts=answer.parts or None,
                 )
             )
         return line, answers
@@ -319,6 +339,7 @@ def _summary(context: Context, spec: GrpoSpec, folder: Path, base_sha256: str, d
         "reward_last": reward[1],
         "reward_mean": reward[2],
         "zero_advantage": first_and_last(context.run, "zero_advantage")[2],
+        **reward_facts(context.run),
         "language_tensors_changed": f"{moved['language']['tensors_changed']} of {moved['language']['tensors']}",
         "language_numbers_changed": export.numbers_moved(moved["language"]),
         "language_change_norm": moved["language"]["change_norm"],

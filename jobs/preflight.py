@@ -6,12 +6,12 @@ Each function returns sentences for people, none where nothing is known against 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from vlmconsole.data.browse import BrowsedSplit
-from vlmconsole.data.example import Example
+from vlmconsole.data.example import Example, ScoredTruth
 from vlmconsole.data.manifest import IMPORTED, read_manifest
 from vlmconsole.data.names import Promised, look_up, promised, truths_of
 from vlmconsole.data.rows import DataError
@@ -19,7 +19,11 @@ from vlmconsole.data.scored import check_scorable
 from vlmconsole.errors import LabError
 from vlmconsole.evaluation.settings import LATER as LATER
 from vlmconsole.runs.places import Places
-from vlmconsole.scoring.scorers import ScoringError, fitting_scorers, read_truth, score
+from vlmconsole.scoring.python_scorer import PythonScorer
+from vlmconsole.scoring.registry import find_scorer
+from vlmconsole.scoring.rewards import RewardPart
+from vlmconsole.scoring.scorers import fitting_scorers, read_truth
+from vlmconsole.scoring.trial import TRIED, trial
 
 if TYPE_CHECKING:
     from vlmconsole.training.adapters.store import Adapter
@@ -123,25 +127,37 @@ def scorer(
     check: Callable[[Example], None] = check_scorable,
 ) -> list[str]:
     """Whether a scorer ("": each one's own, by `check`) can judge the truths of these splits, by name or by role."""
-    if LATER in name or LATER in wanted:
+    parts = [RewardPart.model_construct(scorer=wanted)]
+    return rewards(name, parts, places, splits=splits, roles=roles, check=check)
+
+
+def rewards(
+    name: str,
+    parts: Sequence[RewardPart],
+    places: Places,
+    *,
+    splits: Sequence[str] = (),
+    roles: Sequence[str] = (),
+    check: Callable[[Example], None] = check_scorable,
+) -> list[str]:
+    """Whether each part of a reward can judge every truth of these splits; a function in a file is tried on the first.
+
+    A function runs in a process of its own, within its limit.
+    """
+    if LATER in name or any(LATER in part.scorer for part in parts):
         return []
-    if not wanted:
-        return list(islice(refused_questions(name, places, check, splits=splits, roles=roles), 1))
+    failures = [reason for part in parts if (reason := _unusable(part))]
+    if any(not part.scorer for part in parts):
+        failures += islice(refused_questions(name, places, check, splits=splits, roles=roles), 1)
+    named = [part for part in parts if part.scorer]
     try:
-        truths = truths_of(name, places.datasets)
+        truths = [] if failures else list(truths_of(name, places.datasets))
     except LabError:
-        return []  # told by `data`
+        return failures  # told by `data`
     for split, role_of, held in truths:
-        if split not in splits and role_of not in roles:
-            continue
-        for uid, truth in held:
-            try:
-                score(wanted, "", read_truth(wanted, truth))
-            except ScoringError as error:
-                fits = fitting_scorers(truth)
-                hint = f"; scorer = {fits[0]} can" if fits else ""
-                return [f"{name}:{split}: the scorer {wanted} cannot judge {uid}: {error.phrase}{hint}"]
-    return []
+        if named and (split in splits or role_of in roles):
+            failures += _misfits(f"{name}:{split}", named, held)
+    return failures
 
 
 def refused_questions(
@@ -172,3 +188,43 @@ def refused_questions(
                         yield f"{name}:{split}: {error.full_message}"
     except LabError:
         return  # told by `data`
+
+
+def _unusable(part: RewardPart) -> str:
+    try:
+        if part.scorer:
+            find_scorer(part.scorer).parse(part.options)
+    except LabError as error:
+        return error.full_message
+    return ""
+
+
+def _misfits(where: str, parts: Sequence[RewardPart], held: Iterable[ScoredTruth]) -> list[str]:
+    """The first truth of a split that each part cannot judge, in words."""
+    failures: dict[int, str] = {}
+    tried: list[ScoredTruth] = []
+    for truth in held:
+        if len(tried) < TRIED:
+            tried.append(truth)
+        for at, part in enumerate(parts):
+            if at not in failures and (reason := _misfit(part, truth)):
+                failures[at] = f"{where}: the scorer {part.scorer} cannot judge {truth.id}: {reason}"
+    for at, part in enumerate(parts):
+        found = find_scorer(part.scorer)
+        if isinstance(found, PythonScorer) and (reason := trial(found, part.options, part.limit, tried)):
+            failures[at] = f"{where}: {found.label} cannot judge {reason}"
+    return list(failures.values())
+
+
+def _misfit(part: RewardPart, held: ScoredTruth) -> str:
+    """Why a part with a scorer of its own cannot judge a truth, and a scorer that could; "" when it can."""
+    wanted = part.scorer
+    options = {**(held.options if wanted == held.scorer else {}), **part.options}
+    try:
+        reason = find_scorer(wanted).check(read_truth(wanted, held.truth), options)
+    except LabError as error:
+        reason = error.phrase
+    if not reason:
+        return ""
+    fits = fitting_scorers(held.truth)
+    return f"{reason}{f'; scorer = {fits[0]} can' if fits else ''}"

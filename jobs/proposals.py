@@ -59,7 +59,7 @@ def data_facts(name: str, places: Places) -> DataFacts | None:
             splits[about.role] = (*splits.get(about.role, ()), split)
         for _, role, truths in truths_of(name, places.datasets):
             if role in ("train", "dev"):
-                longest = max(longest, max((_bytes(truth) for _, truth in truths), default=0))
+                longest = max(longest, max((_bytes(held.truth) for held in truths), default=0))
     except LabError:
         return None  # preflight says what is wrong with it
     return DataFacts(counts, splits, longest)

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 from vlmconsole.jobs.contract import Spec
 from vlmconsole.jobs.data import counted
 from vlmconsole.scoring.scorers import known_scorer
-from vlmconsole.system.typed_paths import PathOrName
+from vlmconsole.system.typed_paths import FunctionOrName, PathOrName
 
 if TYPE_CHECKING:
     from vlmconsole.training.memory import Work
@@ -47,7 +47,7 @@ class SftSpec(Spec):
     dev_epochs: list[int] = Field(
         [2, 4, 6], min_length=1, description="Epochs scored on the dev set; the best is chosen"
     )
-    scorer: Annotated[str, AfterValidator(known_scorer)] = Field(
+    scorer: Annotated[FunctionOrName, AfterValidator(known_scorer)] = Field(
         "", description="How dev answers are scored; empty: by the data's own scorer"
     )
     max_new_tokens: int = Field(64, ge=1, le=4096, description="Max tokens of a dev answer")

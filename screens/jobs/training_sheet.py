@@ -67,13 +67,15 @@ class AnswerSheet(ModalScreen[None]):
 
 
 def answers_text(shown: Shown) -> Content:
-    """Truth, each answer with mark, reward and advantage, and how it went with the picture before."""
+    """Truth, each answer with mark, reward, its parts and advantage, and how it went with the picture before."""
     first = shown.answers[0]
     pieces: list[Piece] = [("truth\n", "$faint"), inert(first.truth), "\n"]
     for number, answer in enumerate(shown.answers, 1):
         name = f"answer {number}" if len(shown.answers) > 1 else "answer"
         pieces += [(f"\n{name}\n", "$faint"), mark(answer.right), " ", inert(answer.answer) or ("(empty)", "$muted")]
         pieces.append((f"\nreward {figure(answer.reward)}", "$muted"))
+        parts = " + ".join(f"{inert(name)} {figure(part)}" for name, part in answer.parts)
+        pieces.append((f" = {parts}" if len(answer.parts) > 1 else "", "$muted"))
         pieces += [
             (f" · advantage {signed(answer.advantage, 2)}", "$muted") if answer.advantage is not None else "",
             "\n",

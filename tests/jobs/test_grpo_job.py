@@ -223,3 +223,49 @@ def test_the_learning_rate_is_blamed_only_where_there_were_gradients(tmp_path: P
     assert "equal rewards" in told[0] and "learning rate" not in told[0]
     assert "learning rate" in told[1]
     assert mentions(told[2], "every gradient", "0") and mentions(told[3], "no gradient") and len(told) == 4
+
+
+REWARDS = """
+def name(prediction, truth, question):
+    if prediction == "":
+        raise ValueError("empty")
+    return float("{" in prediction) if "Count" in question else 0.0
+
+def short(prediction, truth, most=400):
+    return float(len(prediction) <= most)
+"""
+
+
+def test_rewards_of_ones_own_are_kept_by_part_and_fail_an_answer_alone(lab: Places, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(REWARDS)
+    parts = f'[{{scorer="{file}:name", weight=3}}, {{scorer="{file}:short", options={{most=5}}}}, ""]'
+    folder = new_run(lab, f"reward={parts}", "max_new_tokens=12", "temperature=3.0")
+    summary = here(lab, folder)
+    kept = folder.read_json("reward.json")
+    assert kept["names"] == ["python:mine.py:name", "python:mine.py:short", "own"]
+    copies = {source["copy"] for source in kept["sources"].values()}
+    assert len(copies) == 1 and folder.file(copies.pop()).read_text() == REWARDS
+    answers = list(folder.read_jsonl("rollouts.jsonl"))
+    for line in answers:
+        assert set(line["parts"]) == set(kept["names"])
+        named, short, own = (line["parts"][name] for name in kept["names"])
+        failed = line["answer"] == ""
+        assert line["reward"] == pytest.approx(0 if failed else (3 * named + short + own) / 5)
+        assert not failed or ("ValueError" in line["reason"] and line["valid"] is False)
+    failures = list(folder.read_jsonl("reward-failures.jsonl"))
+    assert sum(line["n"] for line in failures) == sum(line["answer"] == "" for line in answers)
+    assert summary.get("reward_failures", 0) == sum(line["n"] for line in failures)
+    assert set(summary["reward_parts_last"]) == set(kept["names"])
+    last = list(folder.read_jsonl("training.jsonl"))[-1]
+    assert summary["reward_parts_last"] == last["reward_parts"]
+    identity = folder.read_json("conditions.json")["settings"]["reward"]
+    assert all("source" in part["scorer"] for part in identity[:2])
+    rollouts = [event for event in folder.read_jsonl("events.jsonl") if event.get("kind") == "rollout"]
+    assert rollouts and all(set(event["parts"]) == set(kept["names"]) for event in rollouts)
+
+
+def test_without_a_reward_nothing_of_it_is_written(whole: RunFolder) -> None:
+    assert not whole.file("reward.json").exists()
+    assert not any("parts" in line for line in whole.read_jsonl("rollouts.jsonl"))
+    assert "reward" not in whole.read_json("conditions.json")["settings"]

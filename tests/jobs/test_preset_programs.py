@@ -40,6 +40,43 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return ran
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["reward = {!r}", "reward = [{{ scorer = {!r} }}]", "reward = ['exact', {!r}]", "scorer = 'python:' {!r}"],
+)
+def test_a_preset_has_no_file_run_as_a_reward(setting: str, tmp_path: Path, places: Places) -> None:
+    ran, file = tmp_path / "ran", tmp_path / "evil.py"
+    file.write_text(f"open({str(ran)!r}, 'a')\ndef score(prediction, truth):\n    return 1.0\n")
+    name = f"{file}:score"
+    line = setting.format(name).replace("' '", "")
+    (places.presets / "own.toml").write_text(f'kind = "grpo"\n[spec]\n{line}\n')
+    preset = load_preset("own", places)
+    with refused("program-untrusted", "evil.py", error=PresetError):
+        adding.plan(preset, [], places)
+    assert not ran.exists()
+    (places.home / "config.toml").write_text(f'trusted_programs = "{file}"\n')
+    assert not any("evil" in problem for planned in adding.plan(preset, [], places) for problem in planned.problems)
+    assert ran.exists(), "tried on the first rows, as it is trusted"
+
+
+def test_a_function_named_on_the_command_line_is_ones_own_choice(
+    tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def score(prediction, truth):\n    return 1.0\n")
+    planned = adding.plan(load_preset("grpo-3-tiny", places), ["reward=mine.py:score"], places)[0]
+    assert planned.job.spec["reward"][0]["scorer"] == f"python:{tmp_path}/mine.py:score"
+    for source, noun in (
+        ("    raise ValueError('x')", "ValueError"),
+        ("    return float('nan')", "nan"),
+        ("    return 7", "7"),
+    ):
+        (tmp_path / "mine.py").write_text(f"def score(prediction, truth):\n{source}\n")
+        with pytest.raises(LabError) as wrong:
+            adding.plan(load_preset("grpo-3-tiny", places), ["reward=mine.py:score"], places)
+        assert mentions(wrong.value.full_message, "mine.py", noun)
+
+
 @pytest.mark.parametrize("kind", ["evil_kind:KIND", "evil_kind:", "evil_kind:a.b", "os:system", ":KIND"])
 def test_a_module_is_not_imported_on_a_presets_word(kind: str, foreign: Path, places: Places) -> None:
     (places.presets / "own.toml").write_text(f'kind = "{kind}"\n')

@@ -46,9 +46,7 @@ def demanding(prediction, truth, wanted):
 def scorer(tmp_path: Path) -> PythonScorer:
     path = tmp_path / "reward.py"
     path.write_text(SOURCE)
-    made = python_scorer(f"python:{path}:score")
-    made.limit = 1.0
-    return made
+    return python_scorer(f"python:{path}:score")
 
 
 def test_a_function_gets_answer_truth_and_options(scorer: PythonScorer) -> None:
@@ -75,7 +73,7 @@ def test_a_function_gets_answer_truth_and_options(scorer: PythonScorer) -> None:
     ],
 )
 def test_what_a_function_does_wrong_fails_its_answer_alone(scorer: PythonScorer, prediction: str, reason: str) -> None:
-    score = scorer.score(prediction, "a")
+    score = scorer.judge(prediction, "a", {}, limit=1.0)
     assert (score.score, score.correct, score.valid) == (0.0, False, False) and reason in score.reason
     assert score.details["failed"] and scorer.score("a", "a").score == 0.5, "the next answer is scored again"
 

@@ -252,11 +252,26 @@ def test_verls_reward_is_the_named_scorers(scorer: str, answer: str) -> None:
     }
 
 
-def test_every_scorer_of_a_preset_has_a_reward_for_verl_and_the_run_names_it() -> None:
-    assert {name: _reward(name) for name in ("counting", "naming")} == verl_reward.FUNCTIONS
-    for scorer in ("textvqa", ""):
-        with refused("verl-reward", error=JobError):
-            _reward(scorer)
+def test_every_reward_of_a_preset_is_one_for_verl_and_the_run_names_it(
+    follower: tuple[_VerlFollower, Context, threading.Event], tmp_path: Path
+) -> None:
+    one, context, _ = follower
+    ours = Path(verl_reward.__file__)
+    (tmp_path / "mine.py").write_text("def score(prediction, truth):\n    return prediction == 'yes'\n")
+    for sets, wanted in (
+        ({"scorer": "naming"}, (ours, "naming_score")),
+        ({}, (ours, "compute_score")),  # the examples' own scorer, counting
+        ({"scorer": "anls"}, (context.run.file("verl_reward.py"), "compute_score")),
+        ({"reward": ["", f"{tmp_path}/mine.py:score"]}, (context.run.file("verl_reward.py"), "compute_score")),
+    ):
+        spec = GrpoSpec.model_validate({**one.spec.model_dump(), "scorer": "", **sets})
+        assert _reward(context, spec, one.examples, []) == wanted
+    kept = context.run.read_json("reward.json")
+    assert isinstance(kept, dict) and len(kept["sources"]) == 1
+    given = runpy.run_path(str(context.run.file("verl_reward.py")))["compute_score"](
+        data_source="x", solution_str=TRUTH, ground_truth=TRUTH, extra_info={"uid": "u1"}
+    )
+    assert (given["score"], given["part/own"], given["failed"]) == (0.5, 1.0, 0.0)
     item = "custom_reward_function.name="
     assert f"{item}compute_score" in verl.overrides(settings())
     assert f"{item}naming_score" in verl.overrides(settings(reward_name=verl_reward.FUNCTIONS["naming"]))

@@ -341,18 +341,35 @@ def read_questions(path: Path) -> Iterator[Example]:
         yield from example.questions()
 
 
-def read_truths(path: Path) -> Iterator[tuple[str, Any]]:
-    """(id, truth) of each example of a split, without its images. Raises DataError for a file that cannot be read."""
+@dataclass(frozen=True)
+class ScoredTruth:
+    """An example without its images and turns: what an answer to it is scored against."""
+
+    id: str
+    truth: Any
+    scorer: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_truths(path: Path) -> Iterator[ScoredTruth]:
+    """The truth of each example of a split, without its images. Raises DataError for a file that cannot be read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             own = "truth" in file.schema_arrow.names
-            for batch in file.iter_batches(columns=["extra_info", "truth" if own else "reward_model"]):
+            columns = ("truth", "scorer", "options") if own else ("reward_model", "data_source")
+            for batch in file.iter_batches(columns=["extra_info", *columns]):
                 for value in batch.to_pylist():
-                    truth = json.loads(value["truth"]) if own else str(value["reward_model"]["ground_truth"])
-                    yield str(value["extra_info"]["uid"]), truth
+                    uid = str(value["extra_info"]["uid"])
+                    if own:
+                        options = json.loads(value["options"])
+                        yield ScoredTruth(uid, json.loads(value["truth"]), str(value["scorer"]), options)
+                    else:
+                        source = str(value["data_source"] or "").rpartition("/")[2]
+                        truth = str(value["reward_model"]["ground_truth"])
+                        yield ScoredTruth(uid, truth, SCORER_OF_SOURCE.get(source, ""))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} cannot be read as Parquet: {error}", code="parquet-invalid") from None
 

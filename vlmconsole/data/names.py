@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.data.dataset import MANIFEST, expected, made_already, make_dataset, pinned, read_manifest
-from vlmconsole.data.example import read_truths
+from vlmconsole.data.example import ScoredTruth, read_truths
 from vlmconsole.data.recipe import NAMING, Part, Recipe, load_recipe, recipe_names
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.textvqa import NAME as TEXTVQA
@@ -173,8 +173,8 @@ def promised(name: str, datasets: Path) -> dict[str, Promised]:
     }
 
 
-def truths_of(name: str, datasets: Path) -> Iterator[tuple[str, str, Iterator[tuple[str, Any]]]]:
-    """(split, role, its (uid, truth)) of a dataset, made or to be made; of drawn scenes one truth stands for all.
+def truths_of(name: str, datasets: Path) -> Iterator[tuple[str, str, Iterator[ScoredTruth]]]:
+    """(split, role, its truths) of a dataset, made or to be made; of drawn scenes one truth stands for all.
 
     No picture is opened. Raises as `look_up`.
     """
@@ -190,8 +190,10 @@ def truths_of(name: str, datasets: Path) -> Iterator[tuple[str, str, Iterator[tu
     )
 
 
-def _truths(part: Part) -> Iterator[tuple[str, str]]:
+def _truths(part: Part) -> Iterator[ScoredTruth]:
     if part.file is not None:
-        yield from own_truths(Path(part.file))
+        yield from (ScoredTruth(uid, truth) for uid, truth in own_truths(Path(part.file)))
+    elif part.group == NAMING:
+        yield ScoredTruth(part.group, "circle", "naming")
     elif part.group is not None:
-        yield part.group, "circle" if part.group == NAMING else '{"red_circles": 1, "blue_squares": 1}'
+        yield ScoredTruth(part.group, '{"red_circles": 1, "blue_squares": 1}', "counting")

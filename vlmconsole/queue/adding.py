@@ -18,8 +18,9 @@ from vlmconsole.queue.model import Mode, NewJob
 from vlmconsole.queue.schedule import odd
 from vlmconsole.queue.schema import QueueError
 from vlmconsole.queue.store import Store
-from vlmconsole.queue.submitted_paths import located
+from vlmconsole.queue.submitted_paths import located, stated_functions
 from vlmconsole.runs.places import Places
+from vlmconsole.scoring.python_scorer import split_name
 from vlmconsole.system.typed_paths import named
 from vlmconsole.text.settings_errors import explain_all
 from vlmconsole.text.toml import toml_value
@@ -195,7 +196,9 @@ def _plan_one(
     kind = load_kind(preset.kind, places)
     options = _options(preset)
     _check_python(options, places)
-    given, proposed = with_proposals(kind, preset, lay_over(preset, sets), places)
+    laid = lay_over(preset, sets)
+    _check_functions(kind, preset, laid, places)
+    given, proposed = with_proposals(kind, preset, laid, places)
     spec = located(kind.spec, given, _bases(preset), places, later=not alone)
     model = _check(kind, spec, preset.name)
     # What work on a cluster needs is there and not here.
@@ -308,6 +311,22 @@ def _check_python(options: QueueOptions, places: Places) -> None:
             f"If you trust it: trusted_programs = {toml_value(python)} in config.toml, or {TRUSTED_VARIABLE}.",
             code="program-untrusted",
         )
+
+
+def _check_functions(kind: JobKind, preset: Preset, laid: Mapping[str, Any], places: Places) -> None:
+    """Raise PresetError where the preset itself names a file to be run that its user does not trust; who names one
+    with `--set` chose it."""
+    for key, value in preset.spec.items():
+        if laid.get(key) != value:
+            continue
+        for name in stated_functions(kind.spec, {key: value}):
+            file = str(named(split_name(name)[0]).absolute())
+            if file not in trusted(places):
+                raise PresetError(
+                    f"{preset.name}: {key} = {name!r} is a file that a preset may not have run",
+                    f"Name it yourself: --set {key}={name}; or trust it: trusted_programs = {toml_value(file)}.",
+                    code="program-untrusted",
+                )
 
 
 def _check(kind: JobKind, spec: dict[str, Any], name: str) -> BaseModel | None:

@@ -1,6 +1,6 @@
 """Settings that may be a file or a folder, as whoever queues them means them: a worker works in another folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -8,7 +8,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from vlmconsole.runs.places import Places
-from vlmconsole.system.typed_paths import Located, PathOrName, named
+from vlmconsole.scoring.python_scorer import PREFIX, names_function, split_name
+from vlmconsole.system.typed_paths import Located, LocatedFunction, PathOrName, named
 
 
 def located(
@@ -25,7 +26,44 @@ def located(
         marked = any(isinstance(mark, Located) for mark in info.metadata) or _is_place(info.annotation)
         if marked and name in settings:
             settings[name] = _value(settings[name], bases, places, later)
+        elif name in settings and _takes_function(info.metadata):
+            settings[name] = _functions(settings[name], bases)
     return settings
+
+
+def stated_functions(model: type[BaseModel], spec: Mapping[str, Any]) -> Iterator[str]:
+    """The functions in files that settings name, `[python:]FILE.py:FUNCTION`, as written."""
+    for name, info in model.model_fields.items():
+        if name in spec and _takes_function(info.metadata):
+            yield from _named_functions(spec[name])
+
+
+def _takes_function(metadata: Sequence[Any]) -> bool:
+    return any(isinstance(mark, LocatedFunction) for mark in metadata)
+
+
+def _named_functions(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and names_function(value):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _named_functions(item)
+    elif isinstance(value, dict):
+        yield from _named_functions(value.get("scorer"))
+
+
+def _functions(value: Any, bases: Sequence[Path]) -> Any:
+    """A function's file made absolute, in a name, a table's `scorer`, or a list of both."""
+    if isinstance(value, list):
+        return [_functions(item, bases) for item in value]
+    if isinstance(value, dict) and "scorer" in value:
+        return {**value, "scorer": _functions(value["scorer"], bases)}
+    if not isinstance(value, str) or not names_function(value):
+        return value
+    file, function = split_name(value)
+    path = named(file)
+    place = next((base / path for base in bases if _exists(base / path)), bases[0] / path)
+    return f"{PREFIX}{place.absolute()}:{function}"
 
 
 def _is_place(annotation: Any) -> bool:

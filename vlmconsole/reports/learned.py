@@ -144,6 +144,11 @@ def _development(run: RunFolder) -> list[Part]:
     return made
 
 
+def _parts(row: dict[str, Any]) -> str:
+    parts = row.get("parts")
+    return ", ".join(f"{inert(str(name))} {figure(part)}" for name, part in parts.items()) if parts else ""
+
+
 def _rollouts(run: RunFolder) -> list[Part]:
     groups: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)
     for row in run.read_jsonl("rollouts.jsonl"):
@@ -162,7 +167,8 @@ def _rollouts(run: RunFolder) -> list[Part]:
     made: list[Part] = [Facts("All answers", facts)]
     chosen = listed_groups if len(listed_groups) <= 6 else [*listed_groups[:3], *listed_groups[-3:]]
     columns = [Column("step"), Column("question", False), Column("truth", False), Column("answer", False)]
-    columns += [Column("reward"), Column("advantage")]
+    parts = any(len(row.get("parts") or ()) > 1 for some in chosen for row in some)
+    columns += [Column("reward"), Column("advantage"), *([Column("parts of the reward", False)] if parts else [])]
     rows = [
         [
             shown(row.get("step")),
@@ -171,6 +177,7 @@ def _rollouts(run: RunFolder) -> list[Part]:
             answer(row.get("answer")),
             figure(row.get("reward")),
             figure(row.get("advantage")),
+            *([_parts(row)] if parts else []),
         ]
         for some in chosen
         for row in some[:16]

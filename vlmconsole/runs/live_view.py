@@ -61,6 +61,7 @@ class RolloutProgress:
     right: bool
     label: str
     trail: tuple[bool, ...] = ()
+    parts: tuple[tuple[str, float], ...] = ()  # of a reward, by name
 
 
 @dataclass(frozen=True)
@@ -252,6 +253,7 @@ class RunStory:
                 right if isinstance(right, bool) else reward >= 1.0,
                 str(event.get("label") or "")[:80],
                 before,
+                _parts(event.get("parts")),
             )
         )
 
@@ -259,6 +261,11 @@ class RunStory:
 def _said(value: object) -> str:
     """A truth or an answer as text, cut where no screen could show more."""
     return (value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False))[:4000]
+
+
+def _parts(value: object) -> tuple[tuple[str, float], ...]:
+    items = value.items() if isinstance(value, dict) else ()
+    return tuple((str(name)[:80], part) for name, one in items if (part := number(one)) is not None)
 
 
 def _inside(value: object) -> str:

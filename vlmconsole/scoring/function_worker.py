@@ -80,8 +80,8 @@ def load(file: str, name: str, sha256: str) -> Callable[..., Any]:
     function = module.get(name)
     if not callable(function):
         raise AttributeError(f"{path.name} has no function {name}")
-    checked: Callable[..., Any] = function
-    return checked
+    called: Callable[..., Any] = function
+    return called
 
 
 def _end_with_parent() -> None:

@@ -109,7 +109,6 @@ class PythonScorer(Scorer[PythonOptions]):
         self.path, self.function, self._sha256 = path, function, sha256
         self.name = f"{PREFIX}{path}:{function}"  # type: ignore[misc]
         self.process = FunctionProcess(path, function, sha256)
-        self.limit = CALL_LIMIT
 
     @property
     def label(self) -> str:
@@ -123,11 +122,13 @@ class PythonScorer(Scorer[PythonOptions]):
     def _score(self, prediction: str, truth: Any, options: PythonOptions) -> Score:
         return self.judge(prediction, truth, options.model_dump())
 
-    def judge(self, prediction: str, truth: Any, options: dict[str, Any], **given: Any) -> Score:
-        """Score with what else is known of the example: `question`, `extra_info`, `data_source`."""
+    def judge(
+        self, prediction: str, truth: Any, options: dict[str, Any], *, limit: float = CALL_LIMIT, **given: Any
+    ) -> Score:
+        """Score with what else is known of the example: `question`, `extra_info`, `data_source`. `limit`: seconds."""
         request = {"prediction": prediction, "truth": truth, "options": options, **given}
         try:
-            return score_of(self.process.call(request, self.limit))
+            return score_of(self.process.call(request, limit))
         except FunctionFailure as failure:
             return Score(0.0, False, False, f"{self.function}: {failure}", {"failed": True})
 

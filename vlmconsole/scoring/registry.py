@@ -17,7 +17,7 @@ from typing import Any
 from vlmconsole.errors import LabError
 from vlmconsole.runs.conditions import canonical_json
 from vlmconsole.scoring import supported
-from vlmconsole.scoring.python_scorer import FORM, names_function, python_scorer
+from vlmconsole.scoring.python_scorer import FORM, names_function, python_scorer, split_name
 from vlmconsole.scoring.scorer import Score as Score
 from vlmconsole.scoring.scorer import Scorer as Scorer
 from vlmconsole.scoring.scorer import ScorerOptions
@@ -71,8 +71,12 @@ def _find(name: str) -> Scorer[Any]:
 
 
 def unknown(name: str) -> str:
-    """Why `name` is no scorer, for a setting's message; "" when it is one."""
+    """Why `name` is no scorer, for a setting's message; "" when it is one, or is written as a function in a file:
+    whether that is there is told when it is planned, and an old run may be read without it."""
     try:
+        if names_function(name):
+            split_name(name)
+            return ""
         find_scorer(name)
     except LabError as error:
         return error.message

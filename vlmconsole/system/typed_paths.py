@@ -16,6 +16,14 @@ class Located:
 PathOrName = Annotated[str, Located()]
 
 
+@dataclass(frozen=True)
+class LocatedFunction:
+    """Marks a setting that may be `[python:]FILE.py:FUNCTION`: the file is made absolute like a path."""
+
+
+FunctionOrName = Annotated[str, LocatedFunction()]
+
+
 def named(text: str | Path) -> Path:
     """The path with `~` as the shell would read it. Raises LabError for a user that is not there."""
     try:

@@ -8,12 +8,14 @@ from typing import Any
 
 from vlmconsole.data.example import Example
 from vlmconsole.data.scored import score_example
+from vlmconsole.scoring.rewards import Reward
 from vlmconsole.scoring.scorers import Scored
 from vlmconsole.training.generation import Generated, end_ids, prompt_of
 from vlmconsole.training.generation import answers as greedy
 from vlmconsole.training.grpo import GrpoStep, advantages, freeze_eyes, update, zero_share
 from vlmconsole.training.masters import Masters
 from vlmconsole.training.model import Loaded
+from vlmconsole.training.rewards import reward_example
 from vlmconsole.training.rollout import look, sample
 
 
@@ -70,12 +72,20 @@ class Trainer:
     """
 
     def __init__(
-        self, loaded: Loaded, examples: Sequence[Example], settings: GrpoTraining, *, masters: bool = False
+        self,
+        loaded: Loaded,
+        examples: Sequence[Example],
+        settings: GrpoTraining,
+        *,
+        masters: bool = False,
+        reward: Reward | None = None,
     ) -> None:
-        """`masters`: step float32 copies of the trained weights, for a model of a coarser type."""
+        """`masters`: step float32 copies of the trained weights, for a model of a coarser type; `reward`: what rewards
+        an answer in the scorer's place."""
         import torch
 
         self.loaded, self.examples, self.settings = loaded, examples, settings
+        self.reward = reward
         self.step = 0
         taught = freeze_eyes(loaded.model)
         self.masters = Masters(taught) if masters else None
@@ -104,7 +114,7 @@ class Trainer:
         )
         tokens = [made.tokens(i) for i in range(len(asked) * s.answers)]
         texts = [self.loaded.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens]
-        scored = [score_example(asked[i // s.answers], text, s.scorer) for i, text in enumerate(texts)]
+        scored = [self.judge(asked[i // s.answers], text) for i, text in enumerate(texts)]
         rewards = torch.tensor([answer.reward for answer in scored], dtype=torch.float32).view(-1, s.answers)
         advantage = advantages(rewards).flatten()
         passes = update(
@@ -134,6 +144,12 @@ class Trainer:
             for i, text in enumerate(texts)
         ]
         return Taken(self.step, rollouts, passes, zero_share(rewards.tolist()))
+
+    def judge(self, example: Example, answer: str) -> Scored:
+        """What rewards an answer. Raises ScoringError for a truth that does not fit."""
+        if self.reward is None:
+            return score_example(example, answer, self.settings.scorer)
+        return reward_example(self.reward, example, answer)
 
     def _questions(self) -> list[Example]:
         first = self.step * self.settings.questions

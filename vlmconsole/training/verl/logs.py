@@ -21,6 +21,8 @@ _NUMBER = re.compile(
 )
 _MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|cudaErrorMemoryAllocation")
 
+PART = "part/"  # before the name of a part of the reward, in a rollout file
+
 #: verl's metric → the key of a training line
 KEYS = {
     "critic/rewards/mean": "reward_mean",
@@ -63,6 +65,8 @@ class Sampled:
     truth: str
     score: float
     valid: bool | None
+    parts: dict[str, float] = field(default_factory=dict)  # of a reward, by name
+    failed: bool = False
 
 
 def read_line(line: str) -> Printed | None:
@@ -118,7 +122,13 @@ def _sampled(raw: bytes) -> Sampled | None:
         truth if isinstance(truth, str) else "" if truth is None else json.dumps(truth),
         float(score),
         bool(valid) if isinstance(valid, int | float) and not math.isnan(valid) else None,
+        {key.removeprefix(PART): float(part) for key, part in value.items() if key.startswith(PART) and _number(part)},
+        value.get("failed") == 1,
     )
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def group_advantages(scores: Sequence[float], n: int) -> list[float]:
