@@ -24,11 +24,14 @@ LONGEST_WHY = 480  # characters; the whole log is in the run folder
 class Cells:
     """The books of one job: what is done, what that leaves to do, and how long it may take.
 
-    planned: measured requests of each cell by name, in their order; or seconds, as `unit` says.
+    planned: measured requests of each cell by name, in their order; or seconds, as `unit` says. With `open_end`
+    cells are planned as they come.
     """
 
-    def __init__(self, context: Context, planned: dict[str, float], unit: str = "requests") -> None:
-        self.context, self.planned, self.unit = context, planned, unit
+    def __init__(
+        self, context: Context, planned: dict[str, float], unit: str = "requests", *, open_end: bool = False
+    ) -> None:
+        self.context, self.planned, self.unit, self.open_end = context, planned, unit, open_end
         self.done: list[dict[str, Any]] = []
         self._begun = time.monotonic()
         self._fresh = 0.0  # of `unit`, that this attempt was through with
@@ -65,7 +68,7 @@ class Cells:
             return
         left_out = {"stopped"} if failed else {"stopped", FAILED}
         entries = [entry for entry in earlier.read_jsonl(CELLS) if entry["state"] not in left_out]
-        entries = [entry for entry in entries if entry["name"] in self.planned]
+        entries = [entry for entry in entries if self.open_end or entry["name"] in self.planned]
         if all(entry["state"] == FAILED for entry in entries):
             return
         names = {entry["name"] for entry in entries}
@@ -100,7 +103,7 @@ class Cells:
             if now["phase"] != "measured":
                 return
             done = now["done"] if self.unit == "requests" else min(now["elapsed_s"], self.planned.get(name, 0.0))
-            context.events.progress(before + done, self.total, self.unit, name)
+            context.events.progress(before + done, None if self.open_end else self.total, self.unit, name)
             context.events.metric("in_flight", now["in_flight"])
             context.events.metric("client_lag_s", now["lag_p99_ms"] / 1000, unit="s")
 
@@ -155,18 +158,19 @@ class Cells:
     def _keep(self, entry: dict[str, Any]) -> dict[str, Any]:
         self._fresh += self.planned.get(entry["name"], 0)
         self._write(entry)
-        context, left = self.context, self.left_s()
-        context.events.progress(self.before(), self.total, self.unit, entry["name"])
+        context, left = self.context, None if self.open_end else self.left_s()
+        context.events.progress(self.before(), None if self.open_end else self.total, self.unit, entry["name"])
         context.events.emit(
             "cell",
             name=entry["name"],
             state=entry["state"],
             why=entry["why"],
             done=len(self.done),
-            total=len(self.planned),
+            total=None if self.open_end else len(self.planned),
             left_s=left,
         )
-        eta = f"cell {len(self.done)} of {len(self.planned)}" + (f", about {about(left)} left" if left else "")
+        of = "" if self.open_end else f" of {len(self.planned)}"
+        eta = f"cell {len(self.done)}{of}" + (f", about {about(left)} left" if left else "")
         level = "info" if entry["state"] == "valid" else "warning"
         context.events.note(f"{entry['name']}: {entry['state']} · {line(entry)} · {eta}", level)
         return entry

@@ -26,7 +26,8 @@ def main() -> None:
         sys.exit("out of memory: the pool is larger than the card")
     from vlmconsole.measure.calibration.reference import ReferenceServer, Schedule
 
-    ReferenceServer(Schedule(role_ms=1, ttft_ms=asked.chunk, itl_ms=1, tokens=4), port=asked.port).serve()
+    limit = asked.max_num_seqs or 0
+    ReferenceServer(Schedule(role_ms=1, ttft_ms=asked.chunk, itl_ms=1, tokens=4, limit=limit), port=asked.port).serve()
 
 
 if __name__ == "__main__":

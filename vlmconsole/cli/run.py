@@ -96,6 +96,8 @@ def finish(store: Store, number: int, noted: list[int]) -> int:
         "reason": job.reason,
         "summary": folder.read_json("summary.json"),
     }
+    if job.kind == "capacity" and isinstance(value["summary"], dict):
+        value |= value["summary"]  # the contract of `run capacity --json`
     verdict = verdict_of(job)
     emit(value | {"verdict": verdict or None}, ending(folder) + (f"\n{verdict_line(job)}" if verdict else ""))
     return code or 0

@@ -141,9 +141,14 @@ class BenchSettings(BaseModel):
         for name in ADDED:
             if value.get(name) in (None, "", False):
                 value.pop(name, None)
-        if self.wanted_requests is None:
-            value.pop("requests", None)
+        for name in self.left_out:
+            value.pop(name, None)
         return value
+
+    @property
+    def left_out(self) -> set[str]:
+        """Fields that mean nothing here and are not in the JSON."""
+        return {"requests"} if self.wanted_requests is None else set()
 
     @property
     def wanted_requests(self) -> int | None:
