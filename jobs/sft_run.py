@@ -9,7 +9,7 @@ from typing import Any
 
 from vlmconsole.data.dataset import manifest_digest
 from vlmconsole.data.names import promised
-from vlmconsole.data.scored import check_scorable, common_scorer
+from vlmconsole.data.scored import check_scorable, common_scorer, scored_by
 from vlmconsole.errors import LabError
 from vlmconsole.jobs import data
 from vlmconsole.jobs.contract import Context, JobError, Stopped
@@ -18,13 +18,14 @@ from vlmconsole.jobs.sft_dev import develop, read_rewards
 from vlmconsole.jobs.sft_settings import LEARNING, SftSpec, learning, planned_work
 from vlmconsole.jobs.training_end import say_outcome
 from vlmconsole.ledger.chain import Ledger
-from vlmconsole.ledger.freezing import freeze
+from vlmconsole.ledger.freezing import digest, freeze
 from vlmconsole.measure.machine import hardware
 from vlmconsole.models.door import door
 from vlmconsole.runs.conditions import Conditions, another_prompt
 from vlmconsole.runs.events import json_line
 from vlmconsole.runs.folder import RunFolder, write_atomic
 from vlmconsole.scoring.learning import TrainingOutcome, sft_causes, training_outcome
+from vlmconsole.scoring.registry import find_scorer, identity
 from vlmconsole.training import bases, checkpoint, curriculum, model, selection, sft
 from vlmconsole.training.adapters import saved as kept
 from vlmconsole.training.adapters.provenance import Provenance
@@ -97,6 +98,9 @@ class Teacher:
 
     def _freeze(self) -> None:
         """The rule of selection goes into the ledger before anything is learnt."""
+        scoring = [(example.id, scored_by(example, self.spec.scorer)) for example in self.dev]
+        left = self.context.earlier.read_json(selection.FILE) if self.context.earlier is not None else None
+        older = isinstance(left, dict) and "scorers" not in left  # the same rule as the attempt that it goes on from
         rule = selection.SelectionRule(
             self.dataset,
             self.digest,
@@ -104,6 +108,8 @@ class Teacher:
             tuple(example.id for example in self.dev),
             tuple(sorted(self.spec.dev_epochs)),
             self.spec.max_new_tokens,
+            scorers=() if older else tuple(sorted({find_scorer(name).label for _, (name, _) in scoring})),
+            scoring_sha256=digest([[uid, identity(*scored)] for uid, scored in scoring]),
         )
         frozen = freeze(self.run_folder, selection.FILE, rule.to_json(), Ledger(self.context.places.ledger))
         self.context.events.note(f"the rule of selection is frozen: {frozen.sha256[:12]}…")

@@ -136,6 +136,20 @@ def test_the_training_chose_by_the_rule_that_the_plan_names(lab: SmallLab) -> No
         assert audited(lab)["selection rule of the plan"].state == state
 
 
+@pytest.mark.parametrize(("scorer", "state"), [("counting", "ok"), ("naming", "wrong")])
+def test_the_scorer_that_the_plan_selects_by_is_the_training_s(lab: SmallLab, scorer: str, state: str) -> None:
+    lab.train()
+    rule = lab.trained.read_json("selection.json")
+    lab.trained.write_json("selection.json", {**rule, "scorers": ["counting/1"]})
+    chosen = {"epochs": {"mini": [1, 2]}, "scorer": scorer}
+    run = lab._run("evaluate", {"after_adapter": str(lab.trained.file("adapter"))})
+    freeze_for_run(
+        bind(parse_plan({**PLAN, "selection": chosen}, "test"), [lab.dataset]), run, lab.places.home, lab.ledger
+    )
+    lab.run = run
+    assert audited(lab)["selection rule of the plan"].state == state
+
+
 def test_how_long_before_and_after_for_people() -> None:
     assert mentions(Freezing("r", 100.0, 820.0).text, "12 min", "before", "r")
     late = Freezing("r", 820.0, 100.0, 60.0)

@@ -58,6 +58,7 @@ def test_a_run_leaves_all_of_its_evidence(done: tuple[Places, RunFolder]) -> Non
     lines = list(run.read_jsonl("training.jsonl"))
     assert [line["step"] for line in lines] == list(range(1, 7)) and lines[-1]["epoch"] == 2
     assert frozen["epochs"] == [1, 2] and frozen["n"] == 4
+    assert frozen["scorers"] == ["counting/1"] and len(frozen["scoring_sha256"]) == 64
     assert run.file("selection.json").stat().st_mtime_ns < run.file("training.jsonl").stat().st_mtime_ns
 
     for epoch in (1, 2):

@@ -57,7 +57,9 @@ def test_selection_needs_the_same_samples_of_each() -> None:
             choose(bad)
     rule = SelectionRule("few", "0" * 64, "dev", ("a", "b"), (2, 4, 6), 64).to_json()
     assert rule["epochs"] == [2, 4, 6] and "earlier epoch" in rule["rule"]
-    assert "not a baseline" in rule["label"]
+    assert "not a baseline" in rule["label"] and "scorers" not in rule, "rules of earlier versions keep their hash"
+    scored = SelectionRule("few", "0" * 64, "dev", ("a",), (2,), 64, scorers=("exact/1",), scoring_sha256="1" * 64)
+    assert scored.to_json()["scorers"] == ["exact/1"]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from vlmconsole.gates.verdict import judge
 from vlmconsole.ledger.chain import Chain, Ledger, sha256_file
 from vlmconsole.ledger.freezing import find_frozen, frozen_when
 from vlmconsole.runs.folder import RunFolder
+from vlmconsole.scoring.registry import find_scorer
 from vlmconsole.system.typed_paths import named
 from vlmconsole.text.counts import many
 
@@ -106,6 +107,10 @@ def _rule(plan: Plan, trained: RunFolder) -> list[Finding]:
         for key, promised in (("split", wanted.split), ("metric", wanted.metric), ("tie", wanted.tie))
         if rule.get(key) != promised
     ]
+    if wanted.scorer:
+        scorer, by = find_scorer(wanted.scorer).label, rule.get("scorers")
+        if by is not None and by != [scorer]:
+            wrong.append(f"the plan says rewards of {scorer}, the training chose by {', '.join(map(str, by))}")
     if epochs is None:
         wrong.append(f"the plan names no candidates for the data {rule.get('dataset')}")
     elif list(epochs) != rule.get("epochs"):

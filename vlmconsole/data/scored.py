@@ -12,13 +12,18 @@ from vlmconsole.scoring.registry import find_scorer
 from vlmconsole.scoring.scorers import Scored, ScoringError, read_truth, score
 
 
+def scored_by(example: Example, scorer: str = "") -> tuple[str, Mapping[str, Any]]:
+    """The scorer of an example's answers by name ("": its own), and its options."""
+    name = scorer or example.scorer
+    return name, example.options if name == example.scorer else {}
+
+
 def score_example(example: Example, answer: object, scorer: str = "") -> Scored:
     """Score `answer` to the last question by `scorer` ("": the example's own, with its options).
 
     Raises ScoringError when the truth does not fit, UnknownScorerError and OptionsError.
     """
-    name = scorer or example.scorer
-    options = example.options if name == example.scorer else {}
+    name, options = scored_by(example, scorer)
     return score(name, answer, read_truth(name, example.truth), options)
 
 
@@ -27,12 +32,11 @@ def check_scorable(example: Example, scorer: str = "", more: Mapping[str, Any] |
 
     `more`: options beside the example's own, such as a plan's.
     """
-    name = scorer or example.scorer
+    name, own = scored_by(example, scorer)
     try:
         if not name:
             raise ScoringError(f"no scorer is known for {example.source}")
-        options = {**(example.options if name == example.scorer else {}), **(more or {})}
-        if why := find_scorer(name).check(read_truth(name, example.truth), options):
+        if why := find_scorer(name).check(read_truth(name, example.truth), {**own, **(more or {})}):
             raise ScoringError(f"the scorer {name} cannot judge its truth: {why}")
     except LabError as error:
         raise DataError(

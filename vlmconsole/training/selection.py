@@ -21,10 +21,11 @@ def development_file(epoch: int) -> str:
 
 @dataclass(frozen=True)
 class SelectionRule:
-    """What is frozen: which epochs compete, on which development pictures, by which metric.
+    """What is frozen: which epochs compete, on which development examples, by which metric of which scorers.
 
     `dataset_sha256` is the manifest's digest, `uids` the development rows in order, `max_new_tokens` the ceiling of
-    an answer. The test splits play no part.
+    an answer. `scorers` are the identities of those that give the rewards, `scoring_sha256` each example's with its
+    options; () and "" in rules of earlier versions. The test splits play no part.
     """
 
     dataset: str
@@ -35,6 +36,8 @@ class SelectionRule:
     max_new_tokens: int
     metric: str = METRIC
     tie: str = TIE
+    scorers: tuple[str, ...] = ()
+    scoring_sha256: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, the shape of `selection.json`."""
@@ -51,6 +54,7 @@ class SelectionRule:
             "max_new_tokens": self.max_new_tokens,
             "greedy": True,
             "label": NOT_A_BASELINE,
+            **({"scorers": list(self.scorers), "scoring_sha256": self.scoring_sha256} if self.scorers else {}),
         }
 
 
