@@ -48,7 +48,8 @@ def deep(levels: int) -> str:
         ({"query": "What?", "response": "x", "history": ["a"], "image": "a.png"}, "turns-invalid"),
         ({"question": "Which?", "A": "red", "B": "blue", "answer": "E", "image": "a.png"}, "answer-invalid"),
         ({"question": "Which?", "options": ["red", "blue"], "answer": 7, "image": "a.png"}, "answer-invalid"),
-        ({**ROW, "image": "/etc/passwd"}, "path-outside"),
+        ({**ROW, "image": "/etc/passwd"}, "picture-missing"),
+        ({**ROW, "image": "/tmp/../etc/passwd"}, "path-outside"),
         ({**ROW, "image": "../../outside.png"}, "path-outside"),
         ({**ROW, "image": "sub/../../outside.png"}, "path-outside"),
         ({**ROW, "image": "https://example.org/a.png"}, "image-remote"),
@@ -120,15 +121,17 @@ def test_what_is_only_odd_is_read_right(text: str, tmp_path: Path):
     assert (example.images, example.question, example.truth) == ((PNG.read_bytes(),), "What?", "circle")
 
 
-def test_absolute_paths_are_taken_inside_the_folder_named_for_images(tmp_path: Path):
+def test_paths_are_taken_inside_the_folder_named_for_images_and_absolute_ones_are_told(tmp_path: Path):
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "p.png").write_bytes(PNG.read_bytes())
     (tmp_path / "rows").mkdir()
     path = rows_of(tmp_path / "rows", {**ROW, "image": str(photos / "p.png")}, {**ROW, "image": "p.png"})
-    with refused("rows-invalid", "--images DIR"):
-        imported(path, tmp_path / "lab", format="own")
-    assert len(examples(imported(path, tmp_path / "lab", images=photos))) == 2
+    with refused("rows-invalid", "rows.jsonl line 2", "p.png"):
+        imported(path, tmp_path / "lab")
+    dataset = imported(path, tmp_path / "lab", images=photos)
+    assert len(examples(dataset)) == 2
+    assert dataset.manifest["notes"]["images taken by an absolute path"] == 1
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,19 @@ from vlmconsole.counting.explore import EXPLORATORY, explore_scene
 from vlmconsole.counting.questions import COUNT_PROMPT, question_set
 from vlmconsole.counting.scene import check, label_json, make_scene
 from vlmconsole.data.generations import aside
+from vlmconsole.data.importing.image_facts import ImageFacts
+from vlmconsole.data.importing.isolation import NewImage, check_isolation
+from vlmconsole.data.importing.look_store import LookStore
 from vlmconsole.data.maker_lock import alone
 from vlmconsole.data.manifest import MANIFEST, manifest_digest, read_manifest
 from vlmconsole.data.recipe import NAMING, Part, Recipe, Split
 from vlmconsole.data.rows import DataError, Row, read_rows, write_rows
-from vlmconsole.data.splits import Known, LeakError, PictureIndex
+from vlmconsole.data.splits import CROSSING, Known, LeakError, PictureIndex
 from vlmconsole.data.user_file import OwnFile, content_sha256, count_own, own_file
 from vlmconsole.runs.folder import to_json, write_atomic
 from vlmconsole.system.atomic_folder import making
 from vlmconsole.vision.images import pixel_sha256
+from vlmconsole.vision.quick_look import small_grey
 
 _BLANK_ATTEMPTS = 8  # before a scene without targets is drawn with distractors
 Progress = Callable[[int, int], None]
@@ -144,7 +148,7 @@ def _make(recipe: Recipe, datasets: Path, on_progress: Progress | None) -> Path:
     maker.check_sources()
     with making(folder) as building:
         manifest = maker.write(building)
-        with index.adding(maker.new, replacing=bool(recipe.files)):
+        with index.adding(maker.new, sharing=bool(recipe.files)):
             write_atomic(building / MANIFEST, to_json(manifest))
             if folder.exists():
                 folder.rename(aside(folder))
@@ -310,8 +314,9 @@ class _Maker:
             rows = random.Random(f"{self.recipe.seed}:{split.name}:{part.file_sha256}").sample(
                 rows, min(part.count, len(rows))
             )
-        # Earlier generations of this dataset may hold the same pictures, in a split of the same role.
-        foreign = self.index.seen(but=self.recipe.sha256, replaced=(self.recipe.name, split.role))
+        # Splits of the same role may share images: another generation's, another dataset's.
+        foreign = self.index.seen(but=self.recipe.sha256, roles=CROSSING[split.role])
+        self._isolated([row for _, row in rows], split)
         for given, row in rows:
             made = Made(row, row.sha256, row.pixel_sha256, {"group": "own", "id": given or None, "row": row.uid})
             for value in (made.sha256, made.pixel_sha256):
@@ -325,14 +330,26 @@ class _Maker:
     def _leak(self, row: Row, split: Split, value: str, here: str | None) -> None:
         """Raise LeakError: the picture stands in another split."""
         known = [image for image in self.index.find([value]) if image.digest != self.recipe.sha256]
-        crossing = [image for image in known if (image.dataset, image.role) != (self.recipe.name, split.role)]
+        crossing = [image for image in known if image.role in CROSSING[split.role]]
         hint = "An image belongs to one split of one dataset; take it out of the file."
         if not crossing:
             raise LeakError(f"{row.uid} (for {split.name}) is the same image as {self.recipe.name}:{here}.", hint)
-        place = crossing[0]
-        if place.dataset != self.recipe.name and place.role == split.role:
-            hint = f"To mend the labels of {place.dataset}, make it again under its own name with --replace."
-        raise LeakError(f"{row.uid} (for {split.name}) is the same image as {place.place}.", hint)
+        raise LeakError(f"{row.uid} (for {split.name}) is the same image as {crossing[0].place}.", hint)
+
+    def _isolated(self, rows: list[Row], split: Split) -> None:
+        """Raise LeakError for an image whose pixels an imported dataset holds that has only looked at its own."""
+        new = [
+            NewImage(
+                ImageFacts(row.sha256, row.sha256, row.pixel_sha256, *row.image().size, small_grey(row.image())),
+                split.name,
+                split.role,
+                row.uid,
+            )
+            for row in rows
+        ]
+        runs = self.datasets.parent / "runs"
+        with LookStore(self.datasets) as looks:
+            check_isolation(new, self.recipe.name, self.recipe.sha256, self.datasets, runs, looks, lambda _: {})
 
     def _own_table(self) -> dict[str, Any]:
         """What the manifest holds of the user's files: their hashes, rows, and the keys that were not used."""

@@ -23,7 +23,7 @@ from vlmconsole.data.labels import unreadable, wrong_label
 from vlmconsole.data.manifest import IMPORTED
 from vlmconsole.data.recipe import NAMING, Recipe
 from vlmconsole.data.rows import DataError, Row, read_rows, schema
-from vlmconsole.data.splits import Known, PictureIndex
+from vlmconsole.data.splits import CROSSING, Known, PictureIndex
 
 Progress = Callable[[int, int], None]
 
@@ -213,9 +213,11 @@ class _Inspector:
                 source = known[0].place if known else "no dataset of this lab"
                 self.problems["replay"].append(f"{row.uid} was to come from {replay}, but comes from {source}")
             return leaks
-        # Generations of one dataset may share a picture, in splits of the same role.
+        # A user's own images may be shared by splits of the same role; a drawn scene only by its generations.
         generations = (self.recipe.name, role)
         others = [k for k in known if k.digest != self.recipe.sha256 and (k.dataset, k.role) != generations]
+        if row.source.startswith("own/"):
+            others = [k for k in others if k.role in CROSSING[role]]
         leaks += [f"{row.uid} is the same image as {other.place}" for other in others[:1]]
         if not any(k.digest == self.recipe.sha256 and k.split == split for k in known):
             leaks.append(f"{row.uid} is not in this lab's index, so its isolation is not shown")

@@ -14,6 +14,14 @@ from pathlib import Path
 
 from vlmconsole.errors import LabError
 
+#: role → roles whose images a split of it must not hold
+CROSSING: dict[str, tuple[str, ...]] = {
+    "train": ("dev", "test", "exploratory"),
+    "dev": ("train", "test"),
+    "test": ("train", "dev"),
+    "exploratory": ("train",),
+}
+
 
 class LeakError(LabError):
     """A picture stands where it must not: the message names both places."""
@@ -69,17 +77,17 @@ class PictureIndex:
         finally:
             connection.close()
 
-    def seen(self, *, but: str = "", replaced: tuple[str, str] = ("", "")) -> set[str]:
-        """Every file and pixel hash known, except those of the dataset whose recipe hash is `but`.
+    def seen(self, *, but: str = "", roles: Iterable[str] | None = None) -> set[str]:
+        """Every file and pixel hash known, of splits in these `roles` alone where they are given.
 
-        `replaced`: (dataset, role) whose earlier generations do not count either.
+        Those of the dataset whose recipe hash is `but` do not count.
         """
         if not self.path.exists():
             return set()
         with self._open() as db:
-            query = "SELECT sha256, pixel_sha256 FROM pictures WHERE digest != ? AND NOT (dataset = ? AND role = ?)"
-            rows = db.execute(query, (but, *replaced))
-            return {value for row in rows for value in row}
+            rows = db.execute("SELECT sha256, pixel_sha256, role FROM pictures WHERE digest != ?", (but,))
+            wanted = None if roles is None else set(roles)
+            return {value for *row, role in rows for value in row if value and (wanted is None or role in wanted)}
 
     def find(self, hashes: Iterable[str]) -> list[Known]:
         """Every entry with one of these file or pixel hashes, in the order of their making."""
@@ -100,21 +108,23 @@ class PictureIndex:
                     yield Known(*row)
 
     @contextmanager
-    def adding(self, pictures: Iterable[Known], *, replacing: bool = False, isolated: bool = False) -> Iterator[None]:
+    def adding(self, pictures: Iterable[Known], *, sharing: bool = False, isolated: bool = False) -> Iterator[None]:
         """Add new pictures, together with what the caller does meanwhile; nothing stays when that fails.
 
-        Raises LeakError when one of them became known since it was drawn (another process was faster). When
-        `replacing`, an earlier generation of the dataset may hold it in a split of the same role. `isolated` says that
-        isolation was shown with the makers' lock held, so that nothing can have been added since.
+        Raises LeakError when one of them became known since it was drawn (another process was faster); when `sharing`,
+        only where it crosses train, dev and test. `isolated` says that isolation was shown with the makers' lock held,
+        so that nothing can have been added since.
         """
         with self._open() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
                 for new in () if isolated else pictures:
+                    roles = CROSSING[new.role] if sharing else tuple(CROSSING)
+                    places = ", ".join("?" * len(roles))
                     clash = db.execute(
-                        f"SELECT {_COLUMNS} FROM pictures WHERE digest != ? AND "
-                        "NOT (dataset = ? AND role = ?) AND (sha256 IN (?, ?) OR pixel_sha256 IN (?, ?)) LIMIT 1",
-                        (new.digest, new.dataset if replacing else "", new.role, *(new.sha256, new.pixel_sha256) * 2),
+                        f"SELECT {_COLUMNS} FROM pictures WHERE digest != ? AND role IN ({places}) AND "
+                        "(sha256 IN (?, ?) OR pixel_sha256 IN (?, ?)) LIMIT 1",
+                        (new.digest, *roles, *(new.sha256, new.pixel_sha256) * 2),
                     ).fetchone()
                     if clash:
                         raise LeakError(f"{new.place} is the same image as {Known(*clash).place}.")

@@ -12,11 +12,11 @@ from vlmconsole.data.example import Example, read_examples
 from vlmconsole.data.findings import Finding, finding
 from vlmconsole.data.importing.alike import same_pixels, undecided
 from vlmconsole.data.importing.image_facts import ImageFacts, image_facts
-from vlmconsole.data.importing.isolation import CROSSING, NewImage, check_isolation
+from vlmconsole.data.importing.isolation import NewImage, check_isolation
 from vlmconsole.data.importing.look_store import LookStore
 from vlmconsole.data.manifest import MANIFEST
 from vlmconsole.data.rows import DataError
-from vlmconsole.data.splits import LeakError
+from vlmconsole.data.splits import CROSSING, LeakError
 from vlmconsole.errors import LabError
 from vlmconsole.scoring.registry import find_scorer
 from vlmconsole.text.counts import many

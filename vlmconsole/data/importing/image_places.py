@@ -20,7 +20,8 @@ _TYPED = ("url", "path", "file_name", "bytes")  # keys of a table that names an 
 def image_place(image: Any, folder: Path, root: Path, images: Path | None) -> Path | bytes:
     """The file or the bytes of an image reference. `folder`: what paths are relative to; `root`: the source's own.
 
-    With `images`, paths are relative to it too. Raises DataError for an address, a path that leads out, and no image.
+    With `images`, paths are relative to it too; an absolute path is taken as it is. Raises DataError for an address,
+    a relative path that leads out, and no image.
     """
     if isinstance(image, Mapping) and not image.get("bytes"):
         image = next((image[key] for key in _TYPED if image.get(key)), None)
@@ -42,13 +43,14 @@ def image_place(image: Any, folder: Path, root: Path, images: Path | None) -> Pa
 
 
 def _inside(text: str, place: Path, folder: Path, root: Path, images: Path | None) -> Path:
-    """The file meant by a path, below `images` or beside the rows. Raises DataError for one that leads out."""
+    """The file meant by a path, below `images` or beside the rows. Raises DataError for one that climbs out."""
     places = [place] if images is None else [images / text, place]
     if "\\" in text:  # written on Windows
         places += [base / text.replace("\\", "/") for base in ((folder,) if images is None else (images, folder))]
     allowed = [Path(os.path.normpath(base.absolute())) for base in (root, images) if base is not None]
     plain = [Path(os.path.normpath(path.absolute())) for path in places]
-    inside = [path for path in plain if any(path.is_relative_to(base) for base in allowed)]
+    absolute = Path(text).is_absolute() and ".." not in Path(text).parts
+    inside = [path for path in plain if absolute or any(path.is_relative_to(base) for base in allowed)]
     if not inside:
         raise DataError(
             f"the image's path {one_line(text, 120)!r} leads out of {allowed[-1]}: name its folder with --images DIR",

@@ -20,17 +20,10 @@ from vlmconsole.data.importing.look_store import LookStore
 from vlmconsole.data.manifest import read_manifest
 from vlmconsole.data.recipe import Role
 from vlmconsole.data.rows import DataError
-from vlmconsole.data.splits import Known, LeakError, PictureIndex
+from vlmconsole.data.splits import CROSSING, Known, LeakError, PictureIndex
 from vlmconsole.runs.folder import list_runs
 from vlmconsole.vision.images import open_picture
 
-#: role → roles whose images it must not hold
-CROSSING: Mapping[Role, tuple[Role, ...]] = {
-    "train": ("dev", "test", "exploratory"),
-    "dev": ("train", "test"),
-    "test": ("train", "dev"),
-    "exploratory": ("train",),
-}
 _SHOWN = 5
 Decode = Callable[[set[str]], Mapping[str, str]]
 

@@ -7,13 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
-from vlmconsole.data.importing.isolation import CROSSING
 from vlmconsole.data.importing.settings import ImportSettings
 from vlmconsole.data.importing.survey import SurveyedRow
 from vlmconsole.data.recipe import Role
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.sources.splits_named import role_of
-from vlmconsole.data.splits import LeakError
+from vlmconsole.data.splits import CROSSING, LeakError
 
 
 def split_rows(rows: Sequence[SurveyedRow], settings: ImportSettings, same: Mapping[str, str]) -> dict[int, str]:

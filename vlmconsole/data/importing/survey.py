@@ -8,7 +8,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,8 @@ def read_source(source: Source, form: RowFormat, settings: ImportSettings) -> It
             raw = form.read(row.value, settings.columns)
             checked_text(raw.turns)
             places = tuple(image_place(image, row.folder, source.root, settings.images) for image in raw.images)
+            if any(isinstance(image, str) and image.startswith("/") for image in raw.images):
+                raw = replace(raw, notes=(*raw.notes, "images taken by an absolute path"))
             Example("its turns", (b"",) * len(places), raw.turns).check()
         except DataError as error:
             yield ReadRow(number, row, error)
