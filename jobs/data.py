@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.client.sight import BYTES_PER_TOKEN
 from vlmconsole.data import names as datasets
 from vlmconsole.data.dataset import expected, manifest_digest, read_manifest
 from vlmconsole.data.examine import check_dataset
 from vlmconsole.data.example import Example, read_examples
+from vlmconsole.data.longest import longest_example
+from vlmconsole.data.manifest import IMPORTED
 from vlmconsole.data.recipe import load_recipe, recipe_names
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, JobError
@@ -145,6 +148,26 @@ def sizes(name: str, places: Places | None = None) -> dict[str, int] | None:
     for split in load_recipe(name).splits:
         counts[split.role] = counts.get(split.role, 0) + sum(expected(part) for part in split.parts)
     return counts
+
+
+def planned_lengths(name: str, places: Places | None) -> dict[str, Any]:
+    """What a memory plan takes of an imported dataset of this lab: its images' sizes and tokens of text and answers.
+
+    `held` are the bytes that a training keeps in memory. {} for drawn scenes, which are of one size, and for what is
+    not there.
+    """
+    try:
+        folder = datasets.look_up(name, places.datasets).folder if places is not None else None
+        manifest = read_manifest(folder) if folder is not None else {}
+        if folder is None or manifest.get("format") != IMPORTED:
+            return {}
+        learnt = [split for split, about in manifest["splits"].items() if about["role"] in ("train", "dev")]
+        files = [folder / f"{split}.parquet" for split in learnt]
+        longest, held = longest_example(files), sum(file.stat().st_size for file in files)
+    except (LabError, OSError):
+        return {}  # what is wrong with it is told by the preflight
+    asked, answers = (-(-size // BYTES_PER_TOKEN) + 16 for size in (longest.asked_bytes, longest.answer_bytes))
+    return {"images": longest.images, "text_tokens": asked, "answer_tokens": answers, "held": held}
 
 
 def files_note(name: str) -> str:

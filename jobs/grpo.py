@@ -39,11 +39,11 @@ def coarse_steps(spec: GrpoSpec, precision: str) -> str:
     )
 
 
-def estimate(spec: GrpoSpec) -> Estimate:
+def estimate(spec: GrpoSpec, places: Places | None = None) -> Estimate:
     """Seconds for the bundled model only: of others nothing was measured. Memory from its parts."""
     gpu = devices(spec, Places(Path())) == ["gpu"]
     try:
-        plan = memory_plan(planned_work(spec, gpu), "cuda" if gpu else "cpu")
+        plan = memory_plan(planned_work(spec, gpu, places), "cuda" if gpu else "cpu")
         memory, note = plan.peak, f"Memory: {plan}"
     except LabError as error:
         memory, note = None, f"Memory is not planned: {error.phrase}"
@@ -136,7 +136,7 @@ KIND = JobKind(
     "Reinforcement learning (GRPO)",
     GrpoSpec,
     run,
-    estimate=estimate,
+    estimate_here=estimate,
     devices=devices,
     needs=("torch", "transformers"),
     problems=problems,

@@ -353,7 +353,7 @@ def _finish(
     copies = _copies(trainer, first.model) if trainer.masters is not None else None
     say_moved(context, moved["language"], spec.lr, precision, copies)
     gpu = device.startswith("cuda")
-    plan = memory_plan(planned_work(spec, gpu), "cuda" if gpu else "cpu")
+    plan = memory_plan(planned_work(spec, gpu, context.places), "cuda" if gpu else "cpu")
     outcome = _outcome(context)
     reward, gradient = first_and_last(context.run, "reward_mean"), first_and_last(context.run, "grad_norm")
     return {

@@ -7,7 +7,8 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 from vlmconsole.data.example import Example
 from vlmconsole.data.scored import check_scorable
 from vlmconsole.jobs.contract import Spec
-from vlmconsole.jobs.data import counted
+from vlmconsole.jobs.data import counted, planned_lengths
+from vlmconsole.runs.places import Places
 from vlmconsole.scoring.python_scorer import names_function
 from vlmconsole.scoring.rewards import RewardPart, RewardParts
 from vlmconsole.scoring.scorers import known_scorer
@@ -105,8 +106,11 @@ def has_masters(spec: GrpoSpec, precision: str) -> bool:
     return spec.engine == "in-process" and precision != "float32" and spec.float32_masters
 
 
-def planned_work(spec: GrpoSpec, gpu: bool) -> "Work":
-    """What the memory plan is made for: the whole language half trained, all answers of a step sampled at once."""
+def planned_work(spec: GrpoSpec, gpu: bool, places: Places | None = None) -> "Work":
+    """What the memory plan is made for: the whole language half trained, all answers of a step sampled at once.
+
+    The largest examples count where the lab (`places`) has the data.
+    """
     from vlmconsole.training import bases, memory
 
     verl = spec.engine == "verl"
@@ -128,4 +132,5 @@ def planned_work(spec: GrpoSpec, gpu: bool) -> "Work":
         checkpointing=verl,
         offload=verl and spec.verl.offload,
         pictures=counted(spec.data),
+        **{key: value for key, value in planned_lengths(spec.data, places).items() if key != "answer_tokens"},
     )

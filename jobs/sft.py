@@ -35,7 +35,7 @@ def _estimate(spec: SftSpec, places: Places) -> Estimate:
     note += f", {dev} development images × {len(spec.dev_epochs)}"
     if files := files_note(spec.data):
         note += f" ({files})"
-    memory, fits = _memory(spec)
+    memory, fits = _memory(spec, places)
     every = sum(count.values())
     if spec.base:
         note += f". {fits}. How long a step takes was never measured for this base: the run says it after a few"
@@ -49,10 +49,10 @@ def _estimate(spec: SftSpec, places: Places) -> Estimate:
     )
 
 
-def _memory(spec: SftSpec) -> tuple[int | None, str]:
+def _memory(spec: SftSpec, places: Places) -> tuple[int | None, str]:
     """(planned peak in bytes, the plan in a sentence); the number is None where the base's sizes are not known."""
     try:
-        plan = memory_plan(planned_work(spec, _cuda(spec)), "cuda" if _cuda(spec) else "cpu")
+        plan = memory_plan(planned_work(spec, _cuda(spec), places), "cuda" if _cuda(spec) else "cpu")
     except LabError as error:
         return None, f"Memory is not planned: {error.phrase}"
     return plan.peak, f"Memory: {plan}"

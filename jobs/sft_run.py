@@ -351,7 +351,10 @@ class Teacher:
     def _memory(self) -> dict[str, Any]:
         """The measured peak of memory beside what was planned; nothing for a base whose sizes cannot be planned."""
         try:
-            return say_peak(self.context, memory_plan(planned_work(self.spec, self.device != "cpu"), self.device))
+            return say_peak(
+                self.context,
+                memory_plan(planned_work(self.spec, self.device != "cpu", self.context.places), self.device),
+            )
         except LabError as error:
             self.context.events.note(f"memory was not planned: {error.message}", "warning")
             return {}

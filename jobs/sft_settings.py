@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from vlmconsole.jobs.contract import Spec
-from vlmconsole.jobs.data import counted
+from vlmconsole.jobs.data import counted, planned_lengths
+from vlmconsole.runs.places import Places
 from vlmconsole.scoring.scorers import known_scorer
 from vlmconsole.system.typed_paths import FunctionOrName, PathOrName
 
@@ -85,8 +86,10 @@ def learning(spec: SftSpec, train: int, dev: int) -> float:
     return train * spec.epochs * TAUGHT + dev * (len(spec.dev_epochs) + spec.score_start) * ANSWERED
 
 
-def planned_work(spec: SftSpec, gpu: bool) -> "Work":
-    """What the memory plan is made for: the larger of a training step and a development batch."""
+def planned_work(spec: SftSpec, gpu: bool, places: Places | None = None) -> "Work":
+    """What the memory plan is made for: the larger of a training step and a development batch, of the largest examples
+    where the lab (`places`) has the data.
+    """
     from vlmconsole.training import bases, memory
 
     return memory.Work(
@@ -97,4 +100,5 @@ def planned_work(spec: SftSpec, gpu: bool) -> "Work":
         rollouts=spec.dev_batch,
         checkpointing=spec.gradient_checkpointing,
         pictures=counted(spec.data),
+        **planned_lengths(spec.data, places),
     )

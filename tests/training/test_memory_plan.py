@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import imported, several
 from lora import BASE
 
 from vlmconsole.jobs.sft_settings import SftSpec, planned_work
 from vlmconsole.models.weights import read_header
+from vlmconsole.runs.places import Places
 from vlmconsole.training.bases import BaseError
 from vlmconsole.training.memory import GIB, KEPT, Work, per_token, plan
 from vlmconsole.training.shape import QWEN2_5_VL_3B, ShapeError, shape_of
@@ -193,3 +196,22 @@ def test_a_configuration_without_its_figures_is_an_error_for_people(tmp_path: Pa
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ShapeError, match="sizes"):
             shape_of(tmp_path)
+
+
+def test_own_data_are_planned_by_their_largest_example(tmp_path: Path) -> None:
+    """What one more image and a longer text take is in the plan; what is held in memory too."""
+    places = Places(tmp_path).ensure()
+    short, two, text, *_ = several("train", 5)
+    wide = replace(two, id="long", turns=(replace(two.turns[0], text=two.turns[0].text + " word" * 900), two.turns[1]))
+    spec = SftSpec(data="own", base="")
+    plans, works = [], []
+    for name, examples in (("text", [text]), ("short", [short]), ("wide", [short, wide])):
+        imported(places.datasets, name, {"train": ("train", examples), "dev": ("dev", [text])})
+        works.append(planned_work(spec.model_copy(update={"data": name}), False, places))
+        plans.append({part.name + part.phase: part.bytes for part in plan(works[-1]).parts})
+    assert [len(work.images or ()) for work in works] == [0, 1, 2]
+    assert works[0].text_tokens < works[1].text_tokens + 32 and works[2].text_tokens > 1500
+    assert plans[2]["activationsforward and backward"] > 3 * plans[1]["activationsforward and backward"]
+    assert plans[2]["visionforward and backward"] == 2 * plans[1]["visionforward and backward"]
+    assert "visionforward and backward" not in plans[0] and plans[2]["data"] > plans[1]["data"] > 0
+    assert planned_work(SftSpec(data="sft-expand-tiny"), False, places).images is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from refusals import refused
 from vlmconsole.jobs.presets import PresetError, load_preset, overlay
 from vlmconsole.jobs.sft import KIND
 from vlmconsole.queue.flows import read_flow
+from vlmconsole.runs.places import Places
 from vlmconsole.training.curriculum import Curriculum, rate_at
 from vlmconsole.training.selection import SelectionRule, choose
 
@@ -73,12 +76,12 @@ def test_selection_needs_the_same_samples_of_each() -> None:
         ("repair-2-tiny", 1920, [1, 2, 3], 1e-3),
     ],
 )
-def test_presets_have_the_labs_sizes(name: str, steps: int, epochs: list[int], rate: float) -> None:
+def test_presets_have_the_labs_sizes(name: str, steps: int, epochs: list[int], rate: float, tmp_path: Path) -> None:
     spec = overlay(load_preset(name))
     values = spec.model_dump()
     assert (values["rank"], values["alpha"], values["dev_epochs"], values["lr"]) == (8, 16, epochs, rate)
-    assert KIND.estimate is not None
-    guess = KIND.estimate(spec)
+    assert KIND.estimate_here is not None
+    guess = KIND.estimate_here(spec, Places(tmp_path))
     assert f"= {steps} steps of 4" in guess.note
     # Nothing is said of the time of what was never measured.
     assert (guess.seconds is None) == (not name.endswith("-tiny"))

@@ -51,6 +51,7 @@ class Work:
     of a row's tokens get logits in training (None: all). `pictures` are those that the job makes and examines first.
     `masters`: the optimizer steps float32 copies of coarser weights, which get the gradients, too. `group` are the
     rows that share a question: in-process, its prompt is run once for them and its pictures are looked at once a step.
+    `images`: sizes of all that a row shows, where it is not one `picture`. `held`: bytes of data in the job's memory.
     `checked` are questions that a copy of the model, loaded anew beside it, answers at once in the end (0: none).
     """
 
@@ -60,6 +61,7 @@ class Work:
     rank: int = 8
     rows: int = 4
     picture: tuple[int, int] = (448, 448)
+    images: tuple[tuple[int, int], ...] | None = None
     text_tokens: int = 48
     answer_tokens: int = 24
     scored: int | None = None
@@ -71,6 +73,7 @@ class Work:
     masters: bool = False
     group: int = 1
     checked: int = 0
+    held: int = 0
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,8 @@ def _verdict(peak: int, phase: str, device: str, available: int | None) -> tuple
 
 def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal["cpu", "gpu"]) -> list[MemoryPart]:
     width = WIDTH[work.precision]
-    visual = visual_tokens(*work.picture, settings).visual_tokens
+    images = (work.picture,) if work.images is None else work.images
+    visual = sum(visual_tokens(*size, settings).visual_tokens for size in images)
     tokens = visual + work.text_tokens + work.answer_tokens
     adapter = work.trained == "adapter"
     trained = shape.adapter(work.rank) if adapter else shape.language
@@ -190,7 +194,9 @@ def _parts(work: Work, shape: Shape, settings: ProcessorSettings, kind: Literal[
     parts = [
         MemoryPart("process", PROCESS[kind], how="measured on a CPU" if kind == "cpu" else "CUDA context, assumed"),
         MemoryPart(
-            "data", work.pictures * KEPT if kind == "cpu" else 0, how=f"{work.pictures} images made and examined"
+            "data",
+            work.pictures * KEPT + work.held if kind == "cpu" else 0,
+            how="own examples, held" if work.held else f"{work.pictures} images made and examined",
         ),
         MemoryPart("kernels", KERNELS if kind == "cpu" and width < 4 else 0, how="bfloat16 on a CPU"),
         MemoryPart("weights", shape.parameters * width, how=f"{shape.parameters:,} × {width} bytes"),
