@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from judged import CONDITIONS, N, lines_of, plan, right, write_lines, write_run
+from judged import CONDITIONS, N, evaluated, lines_of, write_lines
 from refusals import mentions, refused
 
 from vlmconsole.cli import main
 from vlmconsole.compare.evaluations import ALL, compare_evaluations, evaluated_side
-from vlmconsole.runs.folder import RunFolder
-
-
-def evaluated(
-    home: Path, first: int, second: int, change: Callable[[dict[str, Any]], None] = lambda _: None
-) -> RunFolder:
-    """A finished evaluation with so many of each group right before and after, its lines changed."""
-    run = write_run(home, plan(), right(first), right(second))
-    for side in ("before", "after"):
-        lines = lines_of(run, f"{side}.jsonl")
-        for line in lines:
-            line["scorer"] = "naming/1" if line["group"] == "naming" else "counting/1"
-            change(line)
-        write_lines(run, f"{side}.jsonl", lines)
-    run.set_state("done")
-    return run
 
 
 def compared(home: Path, *words: str) -> int:

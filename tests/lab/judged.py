@@ -144,3 +144,18 @@ def lines_of(run: RunFolder, name: str) -> list[dict[str, Any]]:
 
 def write_lines(run: RunFolder, name: str, lines: list[dict[str, Any]]) -> None:
     run.file(name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def evaluated(
+    home: Path, first: int, second: int, change: Callable[[dict[str, Any]], None] = lambda _: None
+) -> RunFolder:
+    """A finished evaluation with so many of each group right before and after, each line changed."""
+    run = write_run(home, plan(), right(first), right(second))
+    for side in ("before", "after"):
+        lines = lines_of(run, f"{side}.jsonl")
+        for line in lines:
+            line["scorer"] = "naming/1" if line["group"] == "naming" else "counting/1"
+            change(line)
+        write_lines(run, f"{side}.jsonl", lines)
+    run.set_state("done")
+    return run

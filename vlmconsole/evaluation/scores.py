@@ -11,6 +11,7 @@ from typing import Any
 
 from vlmconsole.text.counts import many
 from vlmconsole.text.numbers import number, percent, signed
+from vlmconsole.text.plain import one_line
 
 SIDES = ("before", "after")
 
@@ -66,8 +67,9 @@ def score_lines(summary: Mapping[str, Any]) -> list[str]:
     groups = summary.get("groups")
     if isinstance(groups, dict) and len(groups) > 1:
         for name, group in groups.items():
-            shares = [percent(group.get(side, {}).get("partial")) for side in sides if isinstance(group, dict)]
-            lines.append(f"  {name}: {' → '.join(shares)}")
+            held = [group.get(side) for side in sides] if isinstance(group, dict) else []
+            shares = [percent(figures.get("partial")) for figures in held if isinstance(figures, dict)]
+            lines += [f"  {one_line(name, 60)}: {' → '.join(shares)}"] if shares else []
     return lines
 
 

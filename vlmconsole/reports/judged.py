@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from vlmconsole.evaluation.scores import score_lines
 from vlmconsole.gates.figures import COLUMNS, figures
 from vlmconsole.gates.measures import Measures
 from vlmconsole.gates.sample_images import SampleImages
@@ -18,7 +19,7 @@ from vlmconsole.reports.parts import Column, Facts, Paragraph, Part, Pictures, R
 from vlmconsole.reports.parts import ReportImage as Shown
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
-from vlmconsole.scoring.intervals import paired_interval
+from vlmconsole.scoring.bounded import paired_difference
 from vlmconsole.text.numbers import figure, percent, signed
 from vlmconsole.text.plain import inert
 from vlmconsole.vision.images import PictureError
@@ -44,6 +45,7 @@ def sections(run: RunFolder, places: Places, *, pictures: bool = True) -> list[S
             verdict = judge(run, Ledger(places.ledger))
             made += _verdict(verdict)
         else:
+            made += _score(run)
             both = before.exists() and after.exists()
             made.append(Section("Before and after", _groups(*sides)) if both else Section("Answers", _one(*sides)))
         changed = _changed(*sides)
@@ -55,6 +57,13 @@ def sections(run: RunFolder, places: Places, *, pictures: bool = True) -> list[S
     if isinstance(audit, dict):
         made.append(Section("Audit", _audit(audit)))
     return made
+
+
+def _score(run: RunFolder) -> list[Section]:
+    """What the evaluation measured, in the sentences of its end."""
+    summary = run.read_json("summary.json")
+    lines = score_lines(summary) if isinstance(summary, dict) else []
+    return [Section("Score", [Paragraph("", [inert(line) for line in lines])])] if lines else []
 
 
 def is_planned(run: RunFolder) -> bool:
@@ -158,7 +167,7 @@ def _groups(before: Side, after: Side) -> list[Part]:
              *(f"{sum(values) / n:.4f}" for values in partial)]
         )  # fmt: skip
         if n > 1:
-            interval = paired_interval(*partial)
+            interval = paired_difference(*partial)
             lines.append(_range(group, interval.low, interval.difference, interval.high))
     if rows:
         heads = ("n", "all correct before, %", "after, %", "partial before", "after")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import waiting
+from judged import CONDITIONS, evaluated
 from recorded_runs import BENCH, GRID, PROBE, failed_run, hostile_run, lab_with_runs
 from refusals import mentions
 from textual.pilot import Pilot
@@ -27,6 +28,7 @@ from vlmconsole.lab import Lab
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 from vlmconsole.screens.runs.comparison import ComparisonSheet
+from vlmconsole.screens.runs.evaluation_comparison import EvaluationSheet
 from vlmconsole.screens.runs.screen import RunsScreen
 from vlmconsole.screens.runs.sweep_comparison import SweepSheet
 from vlmconsole.screens.runs.training_comparison import TrainingSheet
@@ -183,6 +185,26 @@ async def test_two_trainings_are_compared_with_their_curves_and_a_training_with_
         screen.marks = ((one.name, ""), (BENCH, ""))
         await press(pilot, "c")
         await until(lambda: any("no figure" in note.message for note in pilot.app._notifications))
+
+
+async def test_two_evaluations_are_paired_and_their_decoding_must_agree(places: Places) -> None:
+    one, other = evaluated(places.home, 2, 4), evaluated(places.home, 2, 9)
+    async with runs(places) as (pilot, screen):
+        screen.marks = ((one.name, ""), (other.name, ""))
+        await press(pilot, "b")
+        await until(lambda: isinstance(pilot.app.screen, EvaluationSheet))
+        await settled(pilot)
+        text = seen(pilot)
+        assert "score, hollow" in text and "15 won, 0 lost" in text and "McNemar" in text
+        assert "+0.5000" in text and "say nothing of another training" in text
+        await press(pilot, "escape")
+        other.write_json("conditions.json", {"before": CONDITIONS, "after": {**CONDITIONS, "max_tokens": 8}})
+        await press(pilot, "b")
+        await until(lambda: isinstance(pilot.app.screen, EvaluationSheet))
+        await settled(pilot)
+        assert "1 condition" in seen(pilot) and "treat max tokens as" in seen(pilot)
+        await press(pilot, "d")
+        assert "15 won" in seen(pilot)
 
 
 @pytest.mark.slow
