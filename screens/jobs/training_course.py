@@ -76,6 +76,8 @@ def _development(state: RunState) -> list[Content]:
     lines = [Content.assemble(("dev set · ", "$muted"), ("not a baseline", "$warning"))]
     for step in steps:
         at = f"epoch {epochs[step]:g}" if step in epochs else f"step {step:g}"
+        if step == 0:
+            at = "at the start"
         parts = []
         for curve in curves:
             value = next((value for x, value in reversed(curve.points) if x == step), None)

@@ -150,3 +150,16 @@ def test_a_name_that_several_have_is_refused_before_any_answer(runs: Runs) -> No
         {"data": ["sft-expand-tiny"], "after_adapter": "nowhere", "backend": "server", "server": "demo"}
     )
     assert any("nowhere" in text for text in evaluate.problems(unknown, runs.places, True))
+
+
+def test_a_datasets_name_means_the_newest_finished_training_on_it(runs: Runs) -> None:
+    def on(data: str, state: str = "done") -> RunFolder:
+        run = runs.train("sft", state, *WHOLE)
+        run.write_json("job.json", {**run.job(), "spec": {"data": data}})
+        return run
+
+    on("shops")
+    shops, meters = on("shops"), on("meters")
+    on("shops", "lost")
+    assert runs.find("shops") == shops.file("adapter") and runs.find("shops:epoch-2") == shops.file("epoch-2")
+    assert runs.find("sft") == meters.file("adapter")

@@ -182,7 +182,10 @@ def _conditions(stored: dict[str, Any], spec: dict[str, Any], summary: dict[str,
     conditions["prompt"] = prompt_of(stored)
     parent = summary.get("parent_sha256")
     conditions["start"] = str(parent) if parent else stored.get("adapter") or "the base"
-    conditions["data"] = summary.get("data") or settings.get("data") or settings.get("dataset_sha256")
+    data = summary.get("data") or settings.get("data") or settings.get("dataset_sha256")
+    if isinstance(data, dict) and len(data) == 1:  # a run that did not come to its end stores the digest alone
+        data = next(iter(data.values()))
+    conditions["data"] = data
     return conditions | {key: value for key, value in spec.items() if key not in APART}
 
 

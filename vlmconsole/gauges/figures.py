@@ -183,7 +183,7 @@ TITLES: dict[str, tuple[str, str]] = {
     "own.ttft": ("client TTFT", "s"),
     "own.tpot": ("client per token", "s"),
     "own.throughput": ("client throughput", "tok/s"),
-    "own.in_flight": ("requests in flight", ""),
+    "own.in_flight": ("in flight", ""),
     "own.lag": ("client lag", "s"),
     "server.ttft": ("server TTFT", "s"),
     "server.queue_time": ("server queue time", "s"),

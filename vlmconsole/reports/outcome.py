@@ -59,8 +59,9 @@ def headline(summary: Mapping[str, Any]) -> str:
     if epoch is not None:
         best = development(summary).get(int(epoch))
         learned = learning_lines(summary)
-        lost = ", did not learn" if learned and not learned[0].startswith("learned") else ""
-        return f"epoch {figure(epoch)}" + (f", dev {percent(best)}" if best is not None else "") + lost
+        if learned and not learned[0].startswith("learned") and best is not None:
+            return f"did not learn: {percent(best, 0)}"
+        return f"epoch {figure(epoch)}" + (f", dev {percent(best, 0)}" if best is not None else "")
     if steps is not None:
         return f"{figure(steps)} steps"
     frozen = summary.get("frozen")

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vlmconsole.scoring.bounded import paired_difference
+from vlmconsole.scoring.bounded import paired_bounds
+from vlmconsole.scoring.intervals import paired_interval
 from vlmconsole.text.numbers import figure, percent, signed
 from vlmconsole.text.plain import one_line
 
@@ -64,7 +65,8 @@ class TrainingOutcome:
 
 def training_outcome(before: Sequence[float], after: Sequence[float], causes: Iterable[str] = ()) -> TrainingOutcome:
     """The outcome over the same dev examples in the same order; causes count only where nothing was learned."""
-    gain = paired_difference(before, after)
+    within = all(0 <= score <= 1 for score in (*before, *after))  # a reward of one's own may go beyond
+    gain = (paired_bounds if within else paired_interval)(before, after)
     learned = gain.low > 0
     means = (sum(side) / len(side) for side in (before, after))
     return TrainingOutcome(learned, *means, gain.low, gain.high, len(before), () if learned else tuple(causes))

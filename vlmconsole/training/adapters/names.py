@@ -1,4 +1,5 @@
-"""What a person calls an adapter: its folder, a run, a preset's newest finished run, `last`, or a unique part.
+"""What a person calls an adapter: its folder, a run, the newest finished run of a preset or on a dataset, `last`, or a
+unique part.
 
 `:epoch-4` after any of them means that epoch instead of the chosen one.
 """
@@ -40,7 +41,8 @@ def names_for(text: str, known: Sequence[str], places: Places) -> Names:
     of_part = [name for name in known if name.endswith(f"/{part or CHOSEN}")]
     done = [name for name in of_part if runs.done(name)]
     of_preset = [name for name in of_part if runs.preset(name) == wanted]
-    newest = done if wanted == LAST else [name for name in of_preset if name in done]
+    of_data = [name for name in of_part if runs.data(name) == wanted]
+    newest = done if wanted == LAST else [name for name in of_preset or of_data if name in done]
     if newest:
         return Names((newest[0],), whole=True)
     if wanted == LAST:
@@ -67,13 +69,17 @@ class _Runs:
     """What the runs say of themselves, each read once."""
 
     def __init__(self, places: Places) -> None:
-        self._places, self._read = places, dict[str, tuple[str, str]]()
+        self._places, self._read = places, dict[str, tuple[str, str, str]]()
 
-    def _of(self, name: str) -> tuple[str, str]:
+    def _of(self, name: str) -> tuple[str, str, str]:
         run = name.partition("/")[0]
         if run not in self._read:
             folder = RunFolder(self._places.runs / run)
-            self._read[run] = str(folder.job().get("preset") or ""), str(folder.state().get("state") or "unknown")
+            job = folder.job()
+            spec = job.get("spec")
+            data = spec.get("data") if isinstance(spec, dict) else None
+            state = str(folder.state().get("state") or "unknown")
+            self._read[run] = str(job.get("preset") or ""), state, data if isinstance(data, str) else ""
         return self._read[run]
 
     def preset(self, name: str) -> str:
@@ -81,6 +87,9 @@ class _Runs:
 
     def state(self, name: str) -> str:
         return self._of(name)[1]
+
+    def data(self, name: str) -> str:
+        return self._of(name)[2]
 
     def done(self, name: str) -> bool:
         return self.state(name) == "done"
