@@ -149,3 +149,34 @@ def test_a_report_puts_the_seeds_of_one_training_side_by_side_and_no_other_train
     )
     assert any(mentions(line, "70.0–100.0 %", "2 trainings") for line in said.lines)
     assert not [s for s in claimed.sections([one, longer], places, ["a", "b"]) if s.title == "Between training seeds"]
+
+
+def test_a_judges_scores_are_held_against_ones_own_notes(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    from vlmconsole.cli import main
+
+    wrong = frozenset(f"small-test-regular-{number:05}" for number in range(8))
+    run, evaluation = bench.attempt(plan=False, paired=False, wrong=wrong)
+    evaluation.answer()
+
+    def told() -> Any:
+        with pytest.raises(SystemExit) as ended:
+            main(["--home", str(bench.home), "--json", "gates", "judge", run.name])
+        return ended.value.code, json.loads(capsys.readouterr().out)
+
+    names = [str(line["id"]) for line in run.read_jsonl("before.jsonl")]
+    assert len(names) == 30
+    for name in names[:-1]:
+        add_note(bench.home, run, name, "wrong" if name in wrong else "right", side="before")
+    code, value = told()
+    assert code == 1 and value["error"]["code"] == "notes-few" and "29" in value["error"]["message"]
+    add_note(bench.home, run, names[-1], "right", side="before")
+    code, value = told()
+    assert (code, value["n"], value["kappa"], value["same"]) == (0, 30, 1.0, 1.0)
+    for name in sorted(wrong)[:4]:  # on second thoughts: the later note counts
+        add_note(bench.home, run, name, "right", side="before")
+    value = told()[1]
+    assert value["same"] == pytest.approx(26 / 30)
+    # Observed 26/30; by chance 22/30 · 26/30 + 8/30 · 4/30.
+    chance = (22 * 26 + 8 * 4) / 900
+    assert value["kappa"] == pytest.approx((26 / 30 - chance) / (1 - chance))
+    assert value["low"] <= value["kappa"] <= value["high"]

@@ -17,7 +17,7 @@ from vlmconsole.scoring.registry import UnknownScorerError, find_scorer, identit
 from vlmconsole.scoring.scorer import OptionsError, ScoringError
 
 GOLDEN: dict[str, list[dict[str, Any]]] = json.loads((DATA / "scorers.json").read_text(encoding="utf-8"))
-REGISTERED = [find_scorer(name) for name in scorer_names()]
+REGISTERED = [find_scorer(name) for name in scorer_names() if name != "judge"]  # which needs a server
 EXAMPLES = [(scorer, example) for scorer in REGISTERED for example in scorer.examples]
 
 

@@ -1,7 +1,8 @@
-"""`vlmconsole gates note`, `notes`, `agree` and `spread`: what reading the answers themselves shows."""
+"""`vlmconsole gates note`, `notes`, `agree`, `judge` and `spread`: what reading the answers themselves shows."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -72,6 +73,19 @@ def register(gates: typer.Typer) -> None:
 
         result = agreement(_run(first), _run(second), side, Ledger(state.lab.places.ledger))
         emit(result.to_json(), result.sentence())
+
+    @gates.command("judge")
+    def judge(
+        run: str = typer.Argument(..., help="Evaluation scored by a judge: a run's name or part of it, or its folder"),
+        side: str = typer.Option("before", "--side", help="Side: before or after"),
+    ) -> None:
+        """Cohen's κ between a run's scores and 30 or more of your notes tagged right or wrong, with its interval."""
+        from vlmconsole.evaluation.judge_agreement import judge_agreement
+
+        folder = _run(run)
+        made = judge_agreement(state.lab.places.home, folder, side)
+        text = f"κ {made.kappa:.2f} [{made.low:.2f}, {made.high:.2f}] over {made.n} notes; {made.same:.0%} the same"
+        emit({"run": folder.name, "side": side, **asdict(made)}, text)
 
     @gates.command("spread")
     def spread(

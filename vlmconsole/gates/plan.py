@@ -62,6 +62,8 @@ class Group(_Model):
     def _known(self) -> Group:
         if reason := unknown(self.scorer):
             raise ValueError(reason)
+        if self.scorer == "judge":
+            raise ValueError(f"the group {self.name}: a model that judges decides no gate; it is a figure beside one")
         return self
 
 

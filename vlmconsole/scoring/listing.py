@@ -69,7 +69,8 @@ def _chapter(scorer: Scorer[Any]) -> Iterator[str]:
             shown = "" if default is None else f"`{toml_value(default)}`"
             yield f"| `{name}` | {shown} | {str(info.description).replace('|', '∣')} |"
         yield ""
-    yield "| prediction | truth | options | score |\n|---|---|---|---|"
+    if scorer.examples:
+        yield "| prediction | truth | options | score |\n|---|---|---|---|"
     for one in scorer.examples:
         cells = [_cell(one.prediction), _cell(one.truth), _cell(dict(one.options)) if one.options else ""]
         yield f"| {' | '.join(cells)} | {one.score:.4g} |"
