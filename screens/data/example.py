@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
@@ -98,7 +98,9 @@ class ExamplePane(Vertical):
 def example_text(view: ExamplesView, index: int, width: int) -> Content:
     """Everything of an example but its images, for `width` cells."""
     example = view.opened.examples[index]
-    lines = [_head(example), *_turns(example), Content.assemble(("truth   ", "$muted"), (_truth(example), "bold"))]
+    lines = [_head(example), *_turns(example)]
+    if example.truth is not None or example.scorer:
+        lines.append(Content.assemble(("truth   ", "$muted"), (_truth(example), "bold")))
     if example.options:
         lines.append(Content.assemble(("options ", "$muted"), one_line(json.dumps(dict(example.options)), 400)))
     if example.metadata:
@@ -152,27 +154,31 @@ def _truth(example: Example) -> str:
 
 def _answers(answered: Answered, width: int) -> list[Content]:
     """Each answer with mark, score and who gave it: beside each other where there is room for columns."""
+    pairs = {source.run for source, _ in answered if source.side != "before"}  # runs of which a side is told
     columns = min(len(answered), width // COLUMN)
     if columns < 2:
-        return [line for source, prediction in answered for line in _answer(source, prediction, width)]
+        return [line for source, prediction in answered for line in _answer(source, prediction, width, pairs)]
     wide = width // columns
     lines: list[Content] = []
     for first in range(0, len(answered), columns):
-        blocks = [_answer(source, prediction, wide - 2) for source, prediction in answered[first : first + columns]]
+        blocks = [
+            _answer(source, prediction, wide - 2, pairs) for source, prediction in answered[first : first + columns]
+        ]
         for row in range(max(map(len, blocks))):
             cells = [block[row] if row < len(block) else Content("") for block in blocks]
             lines.append(Content.assemble(*(cell.pad_right(max(0, wide - cell.cell_length)) for cell in cells)))
     return lines
 
 
-def _answer(source: PredictionSource, prediction: Prediction, width: int) -> list[Content]:
+def _answer(source: PredictionSource, prediction: Prediction, width: int, pairs: Collection[str]) -> list[Content]:
     mark, style = painted(mark_of(prediction.right, prediction.valid, prediction.failed))
     score = f" {decimal(prediction.score)}" if prediction.score is not None and prediction.score not in (0, 1) else ""
     note = " invalid" if not prediction.valid and not prediction.failed else ""
     who = short_name(source.model) or source.preset
-    room = max(4, width - 2 - len(score) - len(note) - len(source.side) - 1)
+    side = f"{source.side} " if source.run in pairs else ""
+    room = max(4, width - 2 - len(score) - len(note) - len(side))
     head = Content.assemble(
-        (mark, style), (score, style), (note, "$warning"), f" {source.side} ",
+        (mark, style), (score, style), (note, "$warning"), f" {side}",
         (fitted(one_line(who, 200), room).rstrip(), "$muted"),
     )  # fmt: skip
     text = "no answer" if prediction.answer is None else prediction.answer or "(empty)"

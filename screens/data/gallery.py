@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from rich.segment import Segment
 from rich.style import Style
@@ -30,6 +31,7 @@ from vlmconsole.screens.data.tiles import (
     tile_image,
     tile_note,
 )
+from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.text.signs import Sign
 
 HELD = 512  # thumbnails held in half cells
@@ -80,6 +82,7 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self._thumbnail = thumbnail
         self._pictures = True
+        self._pixels: Drawing | None = None  # how thumbnails are drawn where not in half cells
         self._view: ExamplesView | None = None
         self._drawn: OrderedDict[int, TileImage] = OrderedDict()
         self._captions: dict[int, Caption] = {}
@@ -102,8 +105,10 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
             return None
         return self._view.shown[self.cursor]
 
-    def show(self, view: ExamplesView | None, *, pictures: bool = True) -> None:
+    def show(self, view: ExamplesView | None, *, drawing: Drawing = "halfcell") -> None:
         """Show a view; the cursor stays on its example, where that is still there."""
+        pictures = drawing != "off"
+        self._pixels = drawing if drawing in ("kitty", "sixel") else None
         before, chosen = self._view, self.chosen
         same = before is not None and view is not None and before.opened is view.opened
         if before is view and pictures == self._pictures:
@@ -223,7 +228,8 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
             except (LabError, OSError):
                 data = b""
             note = "no image" if data is None else "unreadable"
-            drawn[place] = tile_image(data, cells) if data else tile_note(note, cells, faint)
+            key = view.opened.key(place)
+            drawn[place] = tile_image(data, cells, self._pixels, key) if data else tile_note(note, cells, faint)
         return drawn
 
     def _refresh_places(self, places: set[int]) -> None:
@@ -248,6 +254,30 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
         for tile in range(row * grid.columns, min(grid.count, (row + 1) * grid.columns)):
             parts.append(self._tile_line(grid, view, tile, sub))
         return Strip.join(parts).extend_cell_length(grid.width, self._plain)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines; where the terminal draws pixels, with the thumbnails over their blanks."""
+        lines = super().render_lines(crop)
+        view = self._view
+        if self._pixels is None or view is None or crop.x or not self.screen.is_active:
+            return lines  # under a dialog a screen is dimmed, which pixels cannot be
+        from vlmconsole.screens.data.tile_graphics import TilePixels, with_pixels
+
+        grid, top = self.grid, self.scroll_offset.y + crop.y
+        wide, body = grid.tile[0], grid.cells[0]
+        images: dict[int, list[Any]] = {}  # line → what is drawn on it, from the left
+        for tile in grid.within(top, top + crop.height):
+            image = self._drawn.get(view.shown[tile])
+            if image is None or not isinstance(image.pixels, TilePixels):
+                continue
+            first = grid.top(tile) + image.above
+            hidden = max(0, top - first)
+            rows = min(image.pixels.cells[1], top + crop.height - first)
+            left = tile % grid.columns * wide + GAP + (body - image.width) // 2
+            painting = image.pixels.painting(Region(0, hidden, image.width, max(0, rows - hidden)))
+            for row in range(hidden, rows):
+                images.setdefault(first + row - top, []).append((left, row, painting, image.pixels))
+        return [with_pixels(line, images[y]) if y in images else line for y, line in enumerate(lines)]
 
     @property
     def _plain(self) -> Style:

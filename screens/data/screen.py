@@ -135,7 +135,7 @@ class DataScreen(LookingScreen[DataDesk]):
         if view is not None or not fault or entry is None:
             self.shown = view
         self.head.say(self._head(entry, fault))
-        self.gallery.show(self.shown, pictures=self.console.drawing != "off")
+        self.gallery.show(self.shown, drawing=self.console.drawing)
         if self.shown is not had:
             self._show_example()
         self.refresh_bindings()

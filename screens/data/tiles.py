@@ -15,6 +15,7 @@ from vlmconsole.data.browse import image_count
 from vlmconsole.data.example import Example, truth_text
 from vlmconsole.evaluation.example_query import Answered
 from vlmconsole.gates.figures import short_answer
+from vlmconsole.screens.terminal.terminal import Drawing
 from vlmconsole.text.fitting import fitted
 from vlmconsole.text.plain import one_line
 from vlmconsole.text.signs import BAD, CAUTION, GOOD, NOTHING, Sign
@@ -126,11 +127,15 @@ def mark_of(right: bool | None, valid: bool, failed: bool) -> Sign:
 
 
 class TileImage(NamedTuple):
-    """A thumbnail in half cells, or words in its place, as lines of one width; blank lines stand `above`."""
+    """A thumbnail in half cells, or words in its place, as lines of one width; blank lines stand `above`.
+
+    `pixels` (`tile_graphics.TilePixels`) are drawn over the blanks that a tile without lines has.
+    """
 
     lines: list[Strip]
     width: int
     above: int
+    pixels: object = None
 
     def line(self, row: int, width: int, blank: Style) -> list[Segment]:
         """Line `row` of the tile, in its middle of `width` cells."""
@@ -141,8 +146,13 @@ class TileImage(NamedTuple):
         return [Segment(" " * left, blank), *drawn, Segment(" " * (width - self.width - left), blank)]
 
 
-def tile_image(data: bytes, cells: tuple[int, int]) -> TileImage:
-    """A thumbnail (JPEG) for `cells` (columns, rows)."""
+def tile_image(data: bytes, cells: tuple[int, int], pixels: Drawing | None = None, key: str = "") -> TileImage:
+    """A thumbnail (JPEG) for `cells` (columns, rows), as `pixels` where the terminal draws them, else in half cells."""
+    if pixels is not None:
+        from vlmconsole.screens.data.tile_graphics import TilePixels
+
+        made = TilePixels(data, cells, pixels, key)
+        return TileImage([], made.cells[0], (cells[1] - made.cells[1]) // 2, made)
     from PIL import Image
 
     from vlmconsole.screens.pictures.halfcell import fit, strips

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.segment import Segment
 from textual.geometry import Region
@@ -41,6 +41,12 @@ def fit_pixels(
     return (wide, high), (min(columns, ceil(wide / cell[0])), min(rows, ceil(high / cell[1])))
 
 
+class PixelSource(Protocol):
+    """What gives the sixels of some of a picture's cells."""
+
+    def part(self, left: int, top: int, right: int, bottom: int) -> str: ...
+
+
 class SixelPart:
     """The part of a picture that is in sight, for one painting of it, from its top line down.
 
@@ -48,8 +54,8 @@ class SixelPart:
     over it is written after it: it stands further right or in a lower line.
     """
 
-    def __init__(self, view: GraphicsView, sixels: Sixels, sight: Region) -> None:
-        self._view, self._sixels, self._sight = view, sixels, sight
+    def __init__(self, view: PixelSource, sight: Region) -> None:
+        self._view, self._sight = view, sight
         self._drawn: list[tuple[int, int]] = []
 
     def line(self, row: int, left: int, right: int, blanks: str) -> str:
@@ -158,7 +164,7 @@ class GraphicsView(PictureView):
         from vlmconsole.screens.pictures.kitty import KittyImage
 
         made = self._made
-        part = KittyPart(made) if isinstance(made, KittyImage) else SixelPart(self, made, crop)
+        part = KittyPart(made) if isinstance(made, KittyImage) else SixelPart(self, crop)
         return [
             PixelStrip(list(strip), part, row, crop.x, crop.right)
             for row, strip in zip(crop.line_range, blanks, strict=False)

@@ -10,8 +10,10 @@ from typing import Any
 import judged
 import own_datasets
 import pytest
+from job_queue import held
 from own_datasets import evaluate, shapes
 from refusals import mentions
+from textual.geometry import Region
 from textual.pilot import Pilot
 from waiting import settled, until
 
@@ -20,6 +22,7 @@ from vlmconsole.evaluation.notes import read_example_notes
 from vlmconsole.lab import Lab
 from vlmconsole.screens.chat.screen import ChatScreen
 from vlmconsole.screens.data.screen import DataScreen
+from vlmconsole.screens.pictures.kitty import CELL, MARKS
 from vlmconsole.screens.widgets.dialogs import Ask, Choose
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -48,10 +51,10 @@ def after(example: Any, number: int) -> str | None:
 
 @asynccontextmanager
 async def opened(
-    home: Path, size: tuple[int, int] = (120, 40), chosen: str = "shapes"
+    home: Path, size: tuple[int, int] = (120, 40), chosen: str = "shapes", server: str = "none"
 ) -> AsyncIterator[tuple[Pilot[None], DataScreen]]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (home / "config.toml").write_text('server = "none"\n')
+    (home / "config.toml").write_text(f'server = "{server}"\n')
     app = ConsoleApp(Lab.open(home))
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.press("escape", "f7")
@@ -62,7 +65,7 @@ async def opened(
             await until(lambda: bool(screen.rows.items))
             screen.rows.choose_key(chosen)
             await shown(screen, chosen)
-        await settled(pilot)
+        await (settled(pilot) if server == "none" else pilot.pause())  # else a worker waits for the server
         yield pilot, screen
 
 
@@ -267,3 +270,51 @@ def test_empty_80(tmp_path: Path, snap_compare: Any) -> None:
 
 def test_scenes_are_shown_too(home: Path, snap_compare: Any) -> None:
     assert snap_compare(app(home), run_before=pressing("enter", chosen="small"), terminal_size=(120, 40))
+
+
+@pytest.mark.parametrize("drawing", ["kitty", "sixel"])
+async def test_thumbnails_are_pixels_where_the_terminal_draws_them(home: Path, drawing: Any) -> None:
+    """The blanks of each tile's image become placed cells or sixels when a line is written, also of a cut line."""
+    (home / "config.toml").write_text('server = "none"\n')
+    console = ConsoleApp(Lab.open(home), drawing=drawing)
+    async with console.run_test(size=(120, 40)) as pilot:
+        await pressing("right_square_bracket")(pilot)
+        screen = console.screen
+        assert isinstance(screen, DataScreen)
+        gallery = screen.gallery
+        await until(lambda: {0, 1} <= gallery._drawn.keys())
+        lines = gallery.render_lines(Region(0, 0, *gallery.size))
+        assert {line.cell_length for line in lines} == {gallery.size.width}
+        written = [line.render(console.console) for line in lines]
+        mark = CELL if drawing == "kitty" else "\x1bP"
+        high = gallery.grid.tile[1]
+        assert mark in written[0] and mark not in written[high - 1] and "What colour" in written[high - 3]
+        if drawing == "kitty":
+            assert written[0].count(MARKS[0] + MARKS[0]) == gallery.grid.columns, "a first cell for each tile"
+        first, second = lines[1].divide([gallery.grid.tile[0], gallery.size.width])
+        assert (
+            first.cell_length == gallery.grid.tile[0] and second.cell_length == gallery.size.width - first.cell_length
+        )
+        if drawing == "kitty":
+            assert all(CELL in part.render(console.console) for part in (first, second))
+
+
+async def test_marked_examples_are_asked_together(home: Path) -> None:
+    """a makes a dataset of the marked ones and queues its evaluation; what is shown moves there."""
+    with held(Lab.open(home).places):
+        async with opened(home, server="demo") as (pilot, screen):
+            await pilot.press("right_square_bracket", "space", "l", "space")
+            assert screen.gallery.marked == {"shape-00000", "shape-00002"}
+            await pilot.press("a")
+            await until(lambda: isinstance(pilot.app.screen, Ask))
+            await pilot.press(*"What is it?", "enter")
+            await until(
+                lambda: any(
+                    "asks 2 images" in one.message or one.severity == "error" for one in pilot.app._notifications
+                )
+            )
+            messages = [one.message for one in pilot.app._notifications]
+            assert any("asks 2 images" in message for message in messages), messages
+            await until(lambda: screen.shown is not None and screen.shown.opened.entry.form == "contact sheet")
+            assert screen.shown is not None
+            assert [one.question for one in screen.shown.opened.examples] == ["What is it?"] * 2
