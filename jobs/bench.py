@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vlmconsole.data.names import look_up
 from vlmconsole.errors import LabError
 from vlmconsole.jobs.contract import Context, Estimate, JobKind, Stopped
 from vlmconsole.jobs.serve import started_by_the_lab
@@ -47,11 +48,12 @@ def estimate(spec: BenchSettings) -> Estimate:
 
 
 def problems(spec: BenchSettings, places: Places, alone: bool) -> list[str]:
-    """A trace that cannot be read."""
-    if spec.arrivals != "trace" or "${" in spec.trace:
-        return []
+    """A trace that cannot be read, a dataset that is not there."""
     try:
-        spec.shape.due(1)
+        if spec.arrivals == "trace" and "${" not in spec.trace:
+            spec.shape.due(1)
+        if spec.data and "${" not in spec.data:
+            look_up(spec.data, places.datasets)
     except LabError as error:
         return [error.full_message]
     return []

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from vlmconsole.errors import LabError
+from vlmconsole.jobs import bench
 from vlmconsole.jobs.cells import FAILED, Cells
 from vlmconsole.jobs.contract import Context, Estimate, JobError, JobKind, Stopped
 from vlmconsole.jobs.serve import profile_of
@@ -260,6 +261,8 @@ def devices(spec: CapacitySettings, places: Places) -> list[str]:
 
 def problems(spec: CapacitySettings, places: Places, alone: bool) -> list[str]:
     """A server that cannot be given another B."""
+    if missing := bench.problems(spec, places, alone):
+        return missing
     if spec.base_url:
         wants = spec.find == "B" or spec.running_limit is not None
         return ["B can only be found on a server that this lab starts: name its profile"] if wants else []

@@ -117,6 +117,7 @@ class Cells:
                 on_progress=on_progress,
                 stopping=context.stopping,
                 extra={"cell": name},
+                datasets=context.places.datasets,
             )
         except LabError as error:
             return self.failed(name, varied, error, more())

@@ -57,6 +57,15 @@ def bench(
     duration: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Send requests for so long, in place of --requests")
     ] = None,
+    data: Annotated[str, typer.Option(help="Dataset whose questions are the load")] = "",
+    split: Annotated[str, typer.Option(help="Split of --data; default: test, or its only one")] = "",
+    images: Annotated[str, typer.Option(metavar="DIR", help="Folder whose images are the load, with --prompt")] = "",
+    prompt: Annotated[str, typer.Option(help="What is asked about the images of --images")] = "",
+    images_each: Annotated[int | None, typer.Option(help="Images in each request, with --images; default 1")] = None,
+    jpeg: Annotated[int | None, typer.Option(metavar="Q", help="Encode images anew as JPEG of this quality")] = None,
+    repeat_as_is: Annotated[
+        bool, typer.Option("--repeat-as-is", help="Repeat questions unchanged, so that caches may know them")
+    ] = False,
     slo: Annotated[
         str, typer.Option(metavar="LIMITS", help="Objective for goodput, e.g. ttft_p95<=0.8,tpot_p95<=0.05 (seconds)")
     ] = "",
@@ -96,6 +105,13 @@ def bench(
         "trace": trace or None,
         "speed": speed,
         "duration": duration,
+        "data": data or None,
+        "split": split or None,
+        "images": images or None,
+        "prompt": prompt or None,
+        "images_each": images_each,
+        "jpeg": jpeg,
+        "repeat_as_is": repeat_as_is or None,
         "slo": slo or None,
     }
     chosen = load_preset(preset, places) if preset else Preset(KIND, KIND, "Measure a server", {})

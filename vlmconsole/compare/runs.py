@@ -32,6 +32,9 @@ COMPARED_KEYS = (
     "precision",
     "adapter",
     "image",
+    "image_formats",
+    "data_sha256",
+    "repeats",
     "input_tokens",
     "output_tokens",
     "client_concurrency",
@@ -50,7 +53,20 @@ COMPARED_KEYS = (
 )
 COMPARED = {key: title(key).partition(", ")[0] for key in COMPARED_KEYS}
 #: absent means "none", which is a value like any other
-NONE_IS_KNOWN = frozenset({"asked_model", "adapter", "image", "rate", "arrivals", "top_p", "system_sha256"})
+NONE_IS_KNOWN = frozenset(
+    {
+        "asked_model",
+        "adapter",
+        "image",
+        "image_formats",
+        "data_sha256",
+        "repeats",
+        "rate",
+        "arrivals",
+        "top_p",
+        "system_sha256",
+    }
+)
 #: a length is given in tokens
 TOKENS = frozenset({"input_tokens", "output_tokens"})
 #: server settings that say where it runs or were compared already

@@ -93,6 +93,7 @@ def request_fields(settings: BenchSettings, server: MeasuredServer) -> dict[str,
     body: dict[str, Any] = {
         "model": server.model,
         "max_tokens": settings.output_tokens,
+        "image": settings.image or None,
         "temperature": settings.temperature,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -122,6 +123,7 @@ def measure(
     on_progress: Progress | None = None,
     stopping: Callable[[], bool] = lambda: False,
     extra: dict[str, Any] | None = None,
+    datasets: Path | None = None,
 ) -> tuple[CellSummary, Conditions]:
     """Measure once; requests.jsonl grows in `run`. `extra` is kept with each line. Raises LabError.
 
@@ -129,7 +131,8 @@ def measure(
     so that a second run does not meet the first one's prompts in the server's cache.
     """
     cell_name = f"{run.name}{f'-{name}' if name else ''}"
-    load = workload_of(settings, server.profile, request_fields(settings, server), cell_name)
+    request = request_fields(settings, server)
+    load = workload_of(settings, server.profile, request, cell_name, run.path, datasets)
     cell = LoadCell(
         name=cell_name,
         target=Target.to(server.profile),
@@ -157,8 +160,13 @@ def measure(
             output_tokens=request.result.usage.completion_tokens,
         )
 
-    with _watching(server) as watch:
-        summary = run_cell(cell, run, on_progress=on_progress, on_request=on_request, stopping=stopping, watch=watch)
+    try:
+        with _watching(server) as watch:
+            summary = run_cell(
+                cell, run, on_progress=on_progress, on_request=on_request, stopping=stopping, watch=watch
+            )
+    finally:
+        load.close()
     remarks = (*load.notes, *filter(None, [used_up(load, summary.planned, summary.duration_s)]))
     return summary, conditions_of(settings, server, summary, None, calibration, load.facts, remarks)
 
@@ -230,7 +238,6 @@ def conditions_of(
         quantization=in_force.quantization,
         **({} if asked_model else prompt_facts(profile, in_force)),
         adapter=adapter_label(profile, in_force, None),
-        image=settings.image or None,
         input_tokens=summary.input_tokens,
         output_tokens=summary.output_tokens,
         running_limit=in_force.running_limit,
@@ -273,6 +280,7 @@ def run_bench(
         calibration=places.home / "calibration.json",
         on_progress=on_progress,
         stopping=stopping,
+        datasets=places.datasets,
     )
     run.write_json("conditions.json", conditions.model_dump(mode="json"))
     least = beside(settings, server.profile, server.settings, summary, conditions, places.home)

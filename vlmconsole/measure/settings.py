@@ -28,7 +28,21 @@ FAILURE_LIMIT = 0.05
 _SIZE = re.compile(r"([1-9]\d*)[x×]([1-9]\d*)")
 MAX_SIDE = 16_384  # pixels
 #: fields that settings have in their JSON only where they are set
-ADDED = ("burstiness", "ramp_from", "trace", "speed", "duration", "slo")
+ADDED = (
+    "burstiness",
+    "ramp_from",
+    "trace",
+    "speed",
+    "duration",
+    "slo",
+    "data",
+    "split",
+    "images",
+    "prompt",
+    "images_each",
+    "jpeg",
+    "repeat_as_is",
+)
 
 
 def picture_size(text: str) -> tuple[int, int] | None:
@@ -88,6 +102,13 @@ class BenchSettings(BaseModel):
     duration: float | None = Field(
         None, gt=0, le=604_800, description="Seconds for which requests are sent, in the place of requests"
     )
+    data: PathOrName = Field("", description="dataset whose questions are the load; each is used once before any twice")
+    split: str = Field("", description="split of data; default: test, or its only one")
+    images: PathOrName = Field("", description="folder whose images are the load, asked about with prompt")
+    prompt: str = Field("", description="what is asked about the images of a folder")
+    images_each: int | None = Field(None, ge=1, le=64, description="images of a folder in each request; default 1")
+    jpeg: int | None = Field(None, ge=1, le=100, description="quality with which images are encoded anew as JPEG")
+    repeat_as_is: bool = Field(False, description="repeat questions unchanged, so that caches may know them")
     slo: str = Field(
         "", description=f"Objective for goodput: which share of requests keeps which limit, e.g. {EXAMPLE}"
     )
@@ -129,8 +150,25 @@ class BenchSettings(BaseModel):
     def check_load(self) -> None:
         """Raise ValueError for settings of the load that do not fit together."""
         shape_of(self.arrivals, self)
+        self._check_examples()
         if self.duration is not None and "requests" in self.model_fields_set:
             raise ValueError("requests and duration both say when it ends: leave one out (requests=null)")
+
+    def _check_examples(self) -> None:
+        if self.data and self.images:
+            raise ValueError("data and images are two loads: leave one out")
+        for name, wanted in (("split", "data"), ("prompt", "images"), ("images_each", "images")):
+            if getattr(self, name) and not getattr(self, wanted):
+                raise ValueError(f"{name} belongs to {wanted}: name that, too")
+        if self.images and not self.prompt:
+            raise ValueError("prompt is missing: what is asked about the images")
+        if not (self.data or self.images):
+            if self.jpeg is not None or self.repeat_as_is:
+                raise ValueError("jpeg and repeat_as_is belong to data or images: name one of them, too")
+            return
+        own = [name for name in ("image", "input_tokens", "trace") if getattr(self, name)]
+        if own:
+            raise ValueError(f"{own[0]} makes prompts of its own: leave it out, or data and images")
 
     @model_serializer(mode="wrap")
     def _serialized(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 #: conditions that stand in the JSON only where they are known, so that those from before there were such stay the same
-ADDED = frozenset({"arrivals"})
+ADDED = frozenset({"arrivals", "data_sha256", "repeats", "image_formats", "image_bytes"})
 
 
 class Conditions(BaseModel):
@@ -30,7 +30,11 @@ class Conditions(BaseModel):
     precision: str | None = None  # of the weights: "bfloat16", or a quantisation in words
     quantization: dict[str, Any] | None = None  # method, bits, group_size, mode; None: not quantised, or not known
     adapter: str | None = None
-    image: str | None = None  # size as sent, "448x336"
+    image: str | None = None  # size as sent, "448x336"; of several the smallest and the largest
+    image_formats: str | None = None  # of examples as load: "image/jpeg 20, image/png 4"
+    image_bytes: int | None = None  # of such an image as it is sent, on the average
+    data_sha256: str | None = None  # of the questions that were the load (dataset and split, or images and prompt)
+    repeats: str | None = None  # "salted" or "as they are"; None: no question was used twice
     input_tokens: int | str | None = None
     output_tokens: int | str | None = None
     client_concurrency: int | None = None

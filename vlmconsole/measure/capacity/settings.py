@@ -46,6 +46,7 @@ class CapacitySettings(BenchSettings):
             raise ValueError("rule.most is below rule.first")
         if "concurrency" in self.model_fields_set:
             raise ValueError(f"concurrency is not used where {self.find} is found: name start, least and most")
+        self.probe(1, 1, 0)  # raises what no pass could have
         low, high = self.ends
         if not low <= (self.start or low) <= high:
             raise ValueError("start must lie between least and most")

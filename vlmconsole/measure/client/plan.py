@@ -8,6 +8,7 @@ that many requests share exists once, and memory stays bounded however many requ
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,19 +73,20 @@ class BodyFile:
     def __init__(self, path: str) -> None:
         self._file = open(path, "wb")  # noqa: PTH123, SIM115 - closed by close()
         self._at = 0
-        self._known: dict[bytes, tuple[int, int]] = {}
+        self._known: dict[bytes, tuple[int, int]] = {}  # SHA-256 of a shared part → where it is
 
     def add(self, parts: list[bytes], shared: frozenset[int] | set[int] = frozenset()) -> Segments:
         """Store a body made of `parts`; the parts numbered in `shared` are looked up before they are stored."""
         segments: Segments = []
         for number, part in enumerate(parts):
-            place = self._known.get(part) if number in shared else None
+            digest = hashlib.sha256(part).digest() if number in shared else b""
+            place = self._known.get(digest)
             if place is None:
                 place = (self._at, len(part))
                 self._file.write(part)
                 self._at += len(part)
                 if number in shared:
-                    self._known[part] = place
+                    self._known[digest] = place
             segments.append(place)
         return segments
 

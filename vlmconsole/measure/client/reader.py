@@ -7,6 +7,7 @@ milliseconds says how late this loop was for anything, and so how far its stamps
 
 from __future__ import annotations
 
+import mmap
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -40,6 +41,7 @@ OFFSET_NS = SECOND // 2  # how often the wall clock is compared
 GIVE_UP_AFTER = 8  # failures in a row, without a single answer between, that end a phase
 HOPELESS = frozenset({TOO_LARGE, TIMEOUT, GARBAGE})  # what came was no answer
 READ_BYTES = 400  # memory that one read takes beside its bytes: tuple, time, ancillary data
+TOUCHED_BYTES = 64 * 1024 * 1024  # of bodies that were sent, and may lie in memory
 KEPT_BYTES = 64 * 1024 * 1024  # memory that the reads of all requests in flight may take together
 
 
@@ -101,6 +103,7 @@ class ClientLoop:
         self._ready: deque[Exchange] = deque()
         self._done = self._failed = self._total = self._reads = self._offset = 0
         self._spill_at = KEPT_BYTES
+        self._mapped, self._touched = bodies.obj, 0  # bytes of the map that were sent since it was let go
         lines = [f"POST {plan.path} HTTP/1.1", *(f"{name}: {value}" for name, value in plan.headers)]
         self._head = "\r\n".join(lines).encode("latin-1")
 
@@ -194,13 +197,22 @@ class ClientLoop:
 
     def _prepare(self, index: int, due: int | None, segments: Segments) -> Exchange:
         length = sum(size for _, size in segments)
+        self._touched += length
         name = f"{self.plan.request_id}-{index}"
         tail = f"\r\nX-Request-Id: {name}\r\nContent-Length: {length}\r\n\r\n"
         parts = [memoryview(self._head + tail.encode("latin-1"))]
         parts += [self.bodies[at : at + size] for at, size in segments]
         return Exchange(index, due, parts)
 
+    def _let_go(self) -> None:
+        """Give back the memory of bodies that were sent; what is still needed is mapped again from the file."""
+        self._touched = 0
+        if isinstance(self._mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+
     def _start_ready(self) -> None:
+        if self._touched > TOUCHED_BYTES:
+            self._let_go()
         while self._ready and self.pool.idle:
             self._start(self.pool.idle.popleft(), self._ready.popleft())
         self.pool.top_up(len(self._ready))
