@@ -226,7 +226,7 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
     """Why it could not be answered, or not be judged by its plan, as far as that is known before it is queued."""
     from vlmconsole.data.scored import check_askable
     from vlmconsole.data.textvqa import NAME as TEXTVQA
-    from vlmconsole.evaluation.preflight import of_side, plan_problems
+    from vlmconsole.evaluation.preflight import of_side, plan_problems, unknown_groups
     from vlmconsole.evaluation.resolve import resolve
 
     resolved = resolve(spec, places)
@@ -241,7 +241,7 @@ def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
         failures += preflight.adapter(adapter.name, places, alone, served=not side.knows_adapters, find=adapter.find)
     if not spec.plan:  # else told with the plan
         names = [name for name in spec.data if name != TEXTVQA or not spec.textvqa]
-        failures += preflight.data(names, places, alone)
+        failures += preflight.data(names, places, alone) or unknown_groups(spec, places)
         for name in names:
             failures += preflight.scorer(
                 name,

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_datasets import write_dataset
 from PIL import Image
 from refusals import mentions, refused
 
 from vlmconsole.cli import main
 from vlmconsole.data.dataset import manifest_digest, read_manifest
-from vlmconsole.data.example import Example, ExampleTurn, write_examples
+from vlmconsole.data.example import Example, ExampleTurn
 from vlmconsole.data.rows import IMAGE_TAG
 from vlmconsole.gates.binding import bind
 from vlmconsole.gates.draft import draft_groups
 from vlmconsole.gates.plan import load_plan
-from vlmconsole.ledger.chain import sha256_file
 from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
@@ -36,18 +36,8 @@ def examples(split: str, n: int, **changes: Any) -> list[Example]:
 
 
 def dataset(home: Path, name: str = "shops", **splits: list[Example]) -> Path:
-    """A dataset folder with these test splits, as an import writes it."""
-    folder = Places(home).ensure().datasets / name
-    folder.mkdir(parents=True)
-    files = {}
-    for split, some in splits.items():
-        path = folder / f"{split}.parquet"
-        write_examples(path, some)
-        files[path.name] = {"sha256": sha256_file(path), "size": path.stat().st_size}
-    about = {split: {"role": "test", "n": len(some)} for split, some in splits.items()}
-    manifest = {"format": 2, "name": name, "splits": about, "files": files, "recipe_sha256": "a" * 64}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
+    """A dataset folder with these test splits, as an import leaves it."""
+    return write_dataset(home, name, {split: ("test", some) for split, some in splits.items()})
 
 
 def told(capsys: pytest.CaptureFixture[str], home: Path, *words: str) -> tuple[int, str, str]:
@@ -87,15 +77,20 @@ def test_a_draft_is_open_until_its_limits_are_filled_in(
     assert code == 0 and mentions(out, "power", "points", "assumed")
 
 
+@pytest.mark.parametrize("group", ["test", "an example's own group"])
 def test_a_base_that_was_measured_stands_in_the_draft_and_in_the_power(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    group: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = dataset(tmp_path, test=examples("test", 40))
     run = RunFolder.create(Places(tmp_path).runs, kind="evaluate", preset="e", spec={}, title="e", home=tmp_path)
     side = {"n": 40, "answered": 40, "valid": 40, "all_correct": 0.25, "partial": 0.25, "reward": 0.25}
     data = {"shops": manifest_digest(read_manifest(folder))}
-    run.write_json("summary.json", {"groups": {"test": {"before": side}}, "data": data})
+    run.write_json("summary.json", {"groups": {group: {"before": side}}, "data": data})
+    for at in range(40):
+        right = at % 4 == 0
+        line = {"split": "test", "http_ok": True, "partial": float(right), "all_correct": right, "valid": True}
+        run.append_jsonl("before.jsonl", line)
     run.write_json("conditions.json", {"before": {"adapter": None, "model_sha256": "b" * 64}})
     run.set_state("done")
     told(capsys, tmp_path, "gates", "init", "shops")

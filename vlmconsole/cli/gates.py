@@ -53,7 +53,9 @@ def register(app: typer.Typer) -> None:
         if path.exists():
             fail(f"{path} exists already.", "Edit it, or name another file: --out FILE.", USAGE, code="file-exists")
         groups = draft_groups(folder)
-        known = measured_on(name, manifest_digest(manifest), [group.name for group in groups], state.lab.places)
+        known = measured_on(
+            name, manifest_digest(manifest), {group.name: group.split for group in groups}, state.lab.places
+        )
         try:
             write_for_user(path, draft(name, groups, known))
         except OSError as error:

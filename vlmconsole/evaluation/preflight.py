@@ -41,6 +41,19 @@ def plan_problems(resolved: Resolved, alone: bool) -> list[str]:
     ]
 
 
+def unknown_groups(settings: EvaluateSettings, places: Places) -> list[str]:
+    """A sentence for the groups or splits named that no dataset has; [] where a dataset is not known yet."""
+    splits: list[str] = []
+    try:
+        for name in settings.data:
+            splits += promised(name, places.datasets)
+    except LabError:
+        return []  # told with the data, or made by an earlier step
+    names = {*splits, *(split.removeprefix("test-") for split in splits)}
+    missing = [group for group in settings.groups if group not in names]
+    return [f"no dataset given has {', '.join(missing)}: there are {', '.join(splits)}"] if missing else []
+
+
 def of_side(side: ResolvedSide) -> list[str]:
     """Sentences on why a side's model could not answer: its folder, or its server's profile with that model."""
     from vlmconsole.engines.launch_lines import refuse_untrusted

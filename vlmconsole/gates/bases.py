@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vlmconsole.gates.evidence import CONDITIONS
 from vlmconsole.gates.plan import Plan
 from vlmconsole.gates.power import BaseShare
-from vlmconsole.runs.folder import list_runs
+from vlmconsole.runs.folder import RunFolder, list_runs
 from vlmconsole.runs.places import Places
 from vlmconsole.text.numbers import number
 
@@ -20,7 +20,7 @@ def bases(plan: Plan, places: Places, names: Iterable[str] = ()) -> dict[str, Ba
 
     `names` limits the runs to these.
     """
-    groups = [group.name for group in plan.groups]
+    groups = {group.name: group.split for group in plan.groups}
     return _newest(
         places,
         set(names),
@@ -30,8 +30,8 @@ def bases(plan: Plan, places: Places, names: Iterable[str] = ()) -> dict[str, Ba
     )
 
 
-def measured_on(dataset: str, digest: str, groups: Sequence[str], places: Places) -> dict[str, BaseShare]:
-    """The newest measured shares of any model without an adapter on this very dataset, by group."""
+def measured_on(dataset: str, digest: str, groups: Mapping[str, str], places: Places) -> dict[str, BaseShare]:
+    """The newest measured shares of any model without an adapter on this very dataset; `groups`: name to split."""
 
     def same(summary: Mapping[str, Any]) -> bool:
         data = summary.get("data")
@@ -43,7 +43,7 @@ def measured_on(dataset: str, digest: str, groups: Sequence[str], places: Places
 def _newest(
     places: Places,
     wanted: set[str],
-    groups: Sequence[str],
+    groups: Mapping[str, str],
     same_data: Callable[[Mapping[str, Any]], bool],
     is_before: Callable[[Any], bool],
 ) -> dict[str, BaseShare]:
@@ -59,9 +59,9 @@ def _newest(
         for side in SIDES:
             if not is_before(conditions.get(side)):
                 continue
-            for group in groups:
-                shares = _shares(summary, group, side)
-                if group not in known and shares:
+            for group, split in groups.items():
+                shares = {} if group in known else _shares(summary, group, side) or _of_split(run, side, split)
+                if shares:
                     known[group] = BaseShare(shares, run.name)
         if len(known) == len(groups):
             break
@@ -98,3 +98,20 @@ def _shares(summary: Mapping[str, Any], group: str, side: str) -> dict[str, floa
     unseen = of_group.get("blind") if isinstance(of_group, dict) else None
     named["blind"] = number(unseen.get("score")) if isinstance(unseen, dict) else None
     return {key: share for key, share in named.items() if share is not None}
+
+
+def _of_split(run: RunFolder, side: str, split: str) -> dict[str, float]:
+    """The same of a whole split, whose examples were asked by groups of their own; {} where none was answered."""
+    lines = [line for line in run.read_jsonl(f"{side}.jsonl") if line.get("split") == split and line.get("http_ok")]
+    partial = [value for line in lines if (value := number(line.get("partial"))) is not None]
+    if not partial or len(partial) != len(lines):
+        return {}
+    unseen = [line for line in run.read_jsonl("blind.jsonl") if line.get("split") == split and line.get("http_ok")]
+    blind = [value for line in unseen if (value := number(line.get("partial"))) is not None]
+    n = len(lines)
+    shares = {
+        "partial": sum(partial) / n,
+        "all_correct": sum(line.get("all_correct") is True for line in lines) / n,
+        "valid": sum(line.get("valid") is True for line in lines) / n,
+    }
+    return shares | ({"blind": sum(blind) / len(blind)} if blind else {})
