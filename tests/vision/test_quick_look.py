@@ -30,8 +30,8 @@ def jpeg(seed: int, width: int, height: int, contrast: float = 60, **options: An
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 1000),
-    st.integers(257, 700),
-    st.integers(257, 500),
+    st.integers(130, 700),
+    st.integers(130, 500),
     st.sampled_from((0.0, 20.0, 120.0)),
     st.integers(20, 98),
     st.sampled_from((0, 1, 2)),

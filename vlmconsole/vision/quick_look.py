@@ -21,7 +21,7 @@ GREY = (9, 8)  # columns and rows of the small grey
 _END = b"\xff\xd9"
 _AHEAD = bytes(range(1, 9))  # after the data: what a decoder may fetch before it needs it; no 0xFF, so no mark
 _HOLE = bytes(64)
-_SMALL = 256 * 256  # pixels: below it a full decode costs nothing
+_SMALL = 128 * 128  # pixels: below it a full decode costs nothing
 _ORIENTATION = 0x0112
 
 

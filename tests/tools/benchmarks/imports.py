@@ -36,35 +36,42 @@ _DECODE = """
 import sys, json
 from pathlib import Path
 from PIL import Image
-for line in open(sys.argv[1] + "/rows.jsonl"):
+for line in open(sys.argv[1] + "/rows.jsonl").readlines()[: int(sys.argv[2])]:
     Image.open(Path(sys.argv[1]) / json.loads(line)["file_name"]).convert("RGB").load()
 """
 
 
-def make(folder: Path, rows: int, kilobytes: int, repeat: int) -> None:
-    """Write the images (0.8 megapixels each, as large as asked by their grain) and the rows."""
+def make(folder: Path, rows: int, side: int, repeat: int) -> None:
+    """Write the images (side × 3/4 side pixels) and the rows.
+
+    At most 300 are drawn; the others are these with another comment: other bytes, hashed and looked at like any.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    grain = rng.normal(0, 9, (900, 1200, 3))
     distinct = max(1, rows // repeat)
-    quality = 82 * kilobytes // 200 if kilobytes < 200 else 82
+    drawn = [jpeg(number, side) for number in range(min(300, distinct))]
     for number in range(distinct):
         part = folder / "images" / f"{number // 1000:03d}"
         part.mkdir(parents=True, exist_ok=True)
-        small = Image.fromarray(rng.integers(0, 255, (48, 64, 3), dtype=np.uint8))
-        top, left = rng.integers(0, 130, 2)
-        pixels = (
-            np.asarray(small.resize((1024, 768), Image.Resampling.BICUBIC)) + grain[top : top + 768, left : left + 1024]
-        )
-        out = io.BytesIO()
-        Image.fromarray(np.clip(pixels, 0, 255).astype("u1")).save(out, "JPEG", quality=max(5, min(95, quality)))
-        (part / f"{number:06d}.jpg").write_bytes(out.getvalue())
-    with (folder / "rows.jsonl").open("w") as file, (folder / "metadata.jsonl").open("w") as meta:
+        data, comment = drawn[number % len(drawn)], f"{number:012d}".encode()
+        marked = data[:2] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + data[2:]
+        (part / f"{number:06d}.jpg").write_bytes(marked)
+    with (folder / "rows.jsonl").open("w") as file:
         for number in range(rows):
             name = f"images/{number % distinct // 1000:03d}/{number % distinct:06d}.jpg"
             row = {"file_name": name, "question": "What is the total?", "answer": number % 97, "id": f"r{number}"}
-            for out_file in (file, meta):
-                out_file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row) + "\n")
+    shutil.copy(folder / "rows.jsonl", folder / "metadata.jsonl")
+
+
+def jpeg(seed: int, side: int) -> bytes:
+    """A soft image with grain, as photographs have it; 190 kB for 1024 pixels."""
+    rng = np.random.default_rng(seed)
+    size = (side, side * 3 // 4)
+    small = Image.fromarray(rng.integers(0, 255, (48, 64, 3), dtype=np.uint8))
+    pixels = np.asarray(small.resize(size, Image.Resampling.BICUBIC)) + rng.normal(0, 9, (size[1], size[0], 3))
+    out = io.BytesIO()
+    Image.fromarray(np.clip(pixels, 0, 255).astype("u1")).save(out, "JPEG", quality=82)
+    return out.getvalue()
 
 
 def timed(name: str, command: list[str], rows: int, **environment: str) -> dict[str, Any]:
@@ -107,19 +114,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=2000)
-    parser.add_argument("--kilobytes", type=int, default=200)
+    parser.add_argument("--side", type=int, default=1024, help="pixels; 1024 gives about 200 kB")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--split", default="")
+    parser.add_argument("--decoded", type=int, default=2000, help="rows decoded one by one, scaled to all")
     parser.add_argument("--datasets", metavar="PYTHON")
     parser.add_argument("--keep", action="store_true")
     given = parser.parse_args()
     source, home = given.folder / "source", given.folder / "home"
     if not (source / "rows.jsonl").is_file():
-        make(source, given.rows, given.kilobytes, given.repeat)
+        make(source, given.rows, given.side, given.repeat)
+    shutil.rmtree(home, ignore_errors=True)
     size = sum(path.stat().st_size for path in (source / "images").rglob("*.jpg"))
     print(json.dumps({"rows": given.rows, "distinct_mb": round(size / 1e6, 1)}), flush=True)
-    decode = timed("decode one by one", [sys.executable, "-c", _DECODE, str(source)], given.rows)
-    print(json.dumps(decode), flush=True)
+    decode = timed(
+        "decode one by one",
+        [sys.executable, "-c", _DECODE, str(source), str(given.decoded)],
+        min(given.rows, given.decoded),
+    )
+    decode["seconds"] *= given.rows / min(given.rows, given.decoded)
+    print(json.dumps({**decode, "of_rows": min(given.rows, given.decoded)}), flush=True)
     shares = ["--split", given.split] if given.split else []
     lines = [
         sys.executable,
