@@ -123,8 +123,8 @@ def _changed(plan: Plan, source: DataSource) -> Iterator[str]:
 
 def _of_conditions(plan: Plan, settings: EvaluateSettings) -> Iterator[str]:
     if settings.blind is not None and settings.blind != plan.blind:
-        wanted = f"by {plan.blind}" if plan.blind else "none"
-        yield f"{plan.name} wants blind answers {wanted}, this evaluation would make them by {settings.blind}"
+        promised_how = f"by {plan.blind}" if plan.blind else "none"
+        yield f"{plan.name} wants blind answers {promised_how}, this evaluation would make them by {settings.blind}"
     given = {"seed": settings.seed, "max_tokens": settings.max_new_tokens, "temperature": 0.0}
     for key, wanted in plan.conditions.items():
         if key in given and given[key] != wanted:
