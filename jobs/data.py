@@ -141,8 +141,8 @@ def sizes(name: str, places: Places | None = None) -> dict[str, int] | None:
         if places is None:
             return None
         held: dict[str, int] = {}
-        for split in datasets.promised(name, places.datasets).values():
-            held[split.role] = held.get(split.role, 0) + (split.n or 0)
+        for made in datasets.promised(name, places.datasets).values():
+            held[made.role] = held.get(made.role, 0) + (made.n or 0)
         return held
     counts: dict[str, int] = {}
     for split in load_recipe(name).splits:

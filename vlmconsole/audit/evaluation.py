@@ -192,10 +192,10 @@ def _pairs(sides: list[Side]) -> Finding:
     first, second = (side.samples for side in sides)
     wrong += [f"{i} was answered on one side only" for i in sorted(first.keys() ^ second.keys())]
     for i in sorted(first.keys() & second.keys()):
-        for key, what in (("picture_sha256", "picture"), ("prompt_sha", "question"), ("truth", "truth")):
+        for key, what in (("picture_sha256", "image"), ("prompt_sha", "question"), ("truth", "truth")):
             if getattr(first[i], key) != getattr(second[i], key):
                 wrong.append(f"{i}: another {what} before than after")
-    return finding("pairs", f"{many(len(first), 'picture')}, each answered before and after", wrong)
+    return finding("pairs", f"{many(len(first), 'image')}, each answered before and after", wrong)
 
 
 def _tensors(sides: list[Side]) -> Finding:

@@ -228,7 +228,7 @@ def isolation(shelves: Shelves, rows: Iterable[tuple[str, str, str]], role: str,
         if bad:
             leaks.append(f"{uid} is the same image as {bad[0]}")
     sets = len(shelves.manifests)
-    good = f"{many(n, 'picture')}, none in a {' or '.join(forbidden)} split of {sets} dataset{'s' * (sets != 1)}"
+    good = f"{many(n, 'image')}, none in a {' or '.join(forbidden)} split of {sets} dataset{'s' * (sets != 1)}"
     return finding(f"isolation: {what}", good, leaks)
 
 
@@ -291,7 +291,7 @@ class _ImageInspector:
         good = {
             "identity": f"digest {digest_of(self.manifest)[:12]}…"
             + ("" if expected is None else ", the one that is named"),
-            "hashes": f"{many(n, 'picture')}: file bytes and pixels as in the manifest; every file as it was made",
+            "hashes": f"{many(n, 'image')}: file bytes and pixels as in the manifest; every file as it was made",
             "labels": f"{self.looked} images: their pixels show what their truth says",
             "non-overlap": f"{self.looked} images: every area is one whole shape, and listed ones lie apart",
             "visibility": f"{self.looked} images: every listed object is seen where it is listed, and no other",

@@ -48,8 +48,15 @@ class TrainingOutcome:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TrainingOutcome:
         """The outcome that a summary holds. Raises KeyError, TypeError and ValueError for what is none."""
-        means = (float(value[key]) for key in ("before", "after", "gain_low", "gain_high"))
-        return cls(value["learned"] is True, *means, int(value["n"]), tuple(map(str, value["causes"])))
+        return cls(
+            learned=value["learned"] is True,
+            before=float(value["before"]),
+            after=float(value["after"]),
+            low=float(value["gain_low"]),
+            high=float(value["gain_high"]),
+            n=int(value["n"]),
+            causes=tuple(map(str, value["causes"])),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -68,8 +75,8 @@ def training_outcome(before: Sequence[float], after: Sequence[float], causes: It
     within = all(0 <= score <= 1 for score in (*before, *after))  # a reward of one's own may go beyond
     gain = (paired_bounds if within else paired_interval)(before, after)
     learned = gain.low > 0
-    means = (sum(side) / len(side) for side in (before, after))
-    return TrainingOutcome(learned, *means, gain.low, gain.high, len(before), () if learned else tuple(causes))
+    first, last = (sum(side) / len(side) for side in (before, after))
+    return TrainingOutcome(learned, first, last, gain.low, gain.high, len(before), () if learned else tuple(causes))
 
 
 def answer_causes(samples: Sequence[Mapping[str, Any]]) -> list[str]:
