@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 KIND = "bench"
 #: parts of the summary that the JSON has at its top, too
-GAINED = ("goodput",)
+GAINED = ("goodput", "steady")
 
 
 def register(app: typer.Typer) -> None:

@@ -273,6 +273,7 @@ def _summary(
         client=client,
         server=server,
         host=host,
+        concurrency=cell.concurrency if cell.due_s is None else None,
         broken=report.get("error") or ("stopped on request" if report.get("stopped") else None),
     )
 

@@ -13,12 +13,15 @@ The rule, the same for every run and stated before any (`RULE`):
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from vlmconsole.measure.request_table import RequestTimes
+from vlmconsole.scoring.distribution import distribution
 
 BATCH = 5
 PARTS, TREND = 8, 20  # of the rest, and the trend among them
@@ -63,6 +66,22 @@ def steady_window(requests: Iterable[RequestTimes], concurrency: int | None) -> 
         return SteadyWindow(why="the times drifted to the end")
     left = loaded[cut:]
     return SteadyWindow(round(left[0].sent - first, 6), round(last - first, 6), len(left))
+
+
+def steady_figures(requests: Iterable[RequestTimes], concurrency: int | None) -> dict[str, Any]:
+    """The steady window as a summary has it: where it lies, and the figures of the requests sent in it."""
+    listed = list(requests)
+    window = steady_window(listed, concurrency)
+    if window.from_s is None or window.to_s is None:
+        return {"from_s": None, "to_s": None, "n": 0, "why": window.why}
+    first = min(request.sent for request in listed)
+    inside = [request for request in listed if not request.failed and window.holds(request.sent, first)]
+    figures = {
+        f"{key}_s": dataclasses.asdict(spread)
+        for key in ("ttft", "tpot", "e2e")
+        if (spread := distribution(getattr(request, key) for request in inside)) is not None
+    }
+    return {"from_s": window.from_s, "to_s": window.to_s, "n": window.n, **figures}
 
 
 def full_from(ordered: Sequence[RequestTimes], concurrency: int | None) -> float | None:

@@ -15,6 +15,7 @@ from vlmconsole.measure.machine_load import HostLoad
 from vlmconsole.measure.request_table import RequestTable, RequestTimes
 from vlmconsole.measure.settings import FAILURE_LIMIT, LAG_SHARE
 from vlmconsole.measure.slo import Slo, goodput
+from vlmconsole.measure.steady import steady_figures
 from vlmconsole.scoring.distribution import Distribution, distribution
 from vlmconsole.text.numbers import percent
 
@@ -93,12 +94,14 @@ class CellSummary:
     models: dict[str, int] = field(default_factory=dict)  # names in the counted answers: how many held each
     failure_limit: float = FAILURE_LIMIT  # largest share of failures of a valid cell
     host: HostLoad | None = None  # how busy the client's machine was
+    steady: dict[str, Any] | None = None  # the steady window and its figures: see measure.steady
     goodput: dict[str, Any] | None = None  # where an objective was given: see measure.slo.goodput
 
     def to_json(self) -> dict[str, Any]:
         value = dataclasses.asdict(self)
-        if self.goodput is None:
-            del value["goodput"]
+        for key in ("goodput", "steady"):
+            if value[key] is None:
+                del value[key]
         return value
 
 
@@ -193,8 +196,11 @@ class Gatherer:
         broken: str | None,
         failure_limit: float = FAILURE_LIMIT,
         host: HostLoad | None = None,
+        concurrency: int | None = None,
     ) -> CellSummary:
-        """The summary of what was taken. `broken`: why the client itself did not finish, if it did not."""
+        """The summary of what was taken. `broken`: why the client itself did not finish, if it did not; `concurrency`
+        is that of a closed loop.
+        """
         counted = len(self.e2e)
         first = min((sent for sent, _ in self.spans), default=0.0)
         last = max((end for _, end in self.spans), default=0.0)
@@ -248,6 +254,7 @@ class Gatherer:
             models=dict(self.models),
             failure_limit=failure_limit,
             host=host,
+            steady=steady_figures(self.table, concurrency),
             goodput=None if self.slo is None else goodput(self.slo, self.table, took),
         )
 
