@@ -390,3 +390,15 @@ def test_a_repair_goes_on_from_the_newest_run_of_a_preset(done: tuple[Places, Ru
     assert weights(repaired, "start") == weights(run, "adapter")
     with pytest.raises(LabError, match="no adapter"):
         work(places, make(places, adapter="repair-9"))
+
+
+def test_a_training_that_scores_its_start_says_whether_it_learned(tmp_path: Path) -> None:
+    places = lab(tmp_path)
+    run = make(places, score_start=True, epochs=1, dev_epochs=[1], lr=1e-6)
+    outcome = work(places, run)["outcome"]
+    before, after = (list(run.read_jsonl(f"dev-epoch{epoch}.jsonl")) for epoch in (0, 1))
+    assert [line["id"] for line in before] == [line["id"] for line in after] and outcome["n"] == len(after) == 4
+    assert outcome["learned"] is False and outcome["causes"], "a rate of nothing teaches nothing"
+    assert any("rate" in cause for cause in outcome["causes"])
+    events = json.dumps(list(run.read_jsonl("events.jsonl")))
+    assert "did not learn: development" in events and "likely cause: rate" in events
