@@ -47,9 +47,8 @@ def another(model: type[BaseModel], name: str) -> Any:
         return default / 2 if 0 < default < 1 else default + 1
     if isinstance(default, BaseModel):
         return {"gpus": 2}
-    return {"groups": ["x"], "scorer": "naming", "limit": 3, "diagnostic": "a:b", "sample": 3, "blind": "grey"}.get(
-        name, "other"
-    )
+    named = {"groups": ["x"], "scorer": "naming", "reward": "exact", "limit": 3, "diagnostic": "a:b", "sample": 3}
+    return {**named, "blind": "grey"}.get(name, "other")
 
 
 GRPO_FILES = {
@@ -57,7 +56,7 @@ GRPO_FILES = {
     "in-process": ("jobs/grpo_local.py", "jobs/grpo_evidence.py"),
 }
 SHARED = {"engine", "backend"}  # what chooses
-THROUGH = {"float32_masters": "has_masters("}  # fields that an engine asks a function about
+THROUGH = {"float32_masters": "has_masters(", "reward": "reward_parts("}  # fields that an engine asks a function about
 
 
 @pytest.mark.parametrize("engine", GRPO_FILES)

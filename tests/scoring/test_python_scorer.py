@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from refusals import refused
 
@@ -150,6 +152,18 @@ def test_the_process_ends_with_its_scorer(scorer: PythonScorer) -> None:
     while time.monotonic() < until and os.path.exists(f"/proc/{child.pid}/stat"):  # noqa: PTH110
         time.sleep(0.02)
     assert child.poll() is not None
+
+
+def test_many_functions_hold_few_processes(tmp_path: Path) -> None:
+    path, pids = tmp_path / "reward.py", []
+    for version in range(12):
+        path.write_text(
+            f"import os\ndef score(prediction, truth):\n    return {{'score': 1, 'pid': os.getpid()}}\n# {version}"
+        )
+        pids.append(int(find_scorer(f"python:{path}:score").score("a", "a").details["pid"]))
+    gc.collect()
+    living = [pid for pid in pids if psutil.pid_exists(pid)]
+    assert len(set(pids)) == 12 and len(living) <= 8 and pids[-1] in living
 
 
 def test_functions_stand_among_the_scorers_that_there_are() -> None:

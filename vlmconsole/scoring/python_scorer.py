@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 import stat
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def _top_names(source: bytes, path: Path) -> set[str]:
     return names
 
 
-@cache
+@lru_cache(maxsize=8)  # each holds a process; one that is let go ends it
 def _scorer(path: Path, function: str, sha256: str) -> PythonScorer:
     return PythonScorer(path, function, sha256)
 
