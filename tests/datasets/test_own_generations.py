@@ -259,7 +259,8 @@ def test_a_scorer_that_cannot_judge_the_truths_is_refused_before_the_job(
         files.make()
     told = preflight.scorer(str(files.recipe), scorer, Places(files.home), roles=["test"])
     assert (told == []) == fits
-    assert fits or ("cannot judge" in told[0] and "t/" in told[0] and "scorer = naming can" in told[0])
+    better = "number" if answer == 7 and not made else "naming"  # rows of a made dataset hold text
+    assert fits or ("cannot judge" in told[0] and "t/" in told[0] and f"scorer = {better} can" in told[0])
 
 
 @pytest.mark.parametrize("data", ["mine", "file", ["other", "mine"], "mine:train"])

@@ -48,7 +48,7 @@ def test_training_and_evaluation_take_a_users_dataset_by_each_of_its_names(
     assert isinstance(trained, SftSpec)
     context = context_of(places)
     found = data.ready(context, trained.data)
-    assert found == folder and len(data.split_rows(found, data.examined(context, found), "train")) == 10
+    assert found == folder and len(data.split_examples(found, data.examined(context, found), "train")) == 10
 
     asked = EvaluateSettings(data=[named], after_adapter="some")
     assert [item.dataset for item in choose(asked, [ready(one, places.datasets) for one in asked.data], None)] == [

@@ -30,6 +30,7 @@ from vlmconsole.chats.store import ChatStore
 from vlmconsole.cli import chat as command
 from vlmconsole.cli.common import Failure, state
 from vlmconsole.client.lag import LagMeter
+from vlmconsole.data.example import Example, ExampleTurn
 from vlmconsole.engines.effective import EffectiveSettings
 from vlmconsole.engines.profile import ServerProfile
 from vlmconsole.evaluation.resolve import resolve
@@ -219,7 +220,10 @@ class Surfaces:
         there = MeasuredServer(self.profile(), EffectiveSettings("openai", model="m"), "m")
         spec = EvaluateSettings(data=["small"], backend="server", server="box", paired=False, max_new_tokens=64)
         image = saved(flag(), "PNG")
-        items = [Namespace(id=str(n), question=f"case-{n}-", picture=image) for n in range(len(self.bodies))]
+        cases = (
+            Example(str(n), (image,), (ExampleTurn("user", f"<image>case-{n}-"),)) for n in range(len(self.bodies))
+        )
+        items = [Namespace(id=case.id, example=case) for case in cases]
         with served(resolve(spec, Places(self.home)).before, there) as model:
             return model.ask(items)  # type: ignore[arg-type]
 

@@ -27,7 +27,25 @@ from vlmconsole.runs.folder import RunFolder
 from vlmconsole.runs.places import Places
 
 TAGS = frozenset(
-    {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "h3", "h4", "p", "nav", "ol", "ul", "li"}
+    {
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "main",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "p",
+        "nav",
+        "ol",
+        "ul",
+        "li",
+        "strong",
+    }
     | {"a", "span", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "img", "pre"}
     | {"svg", "line", "text", "circle", "polyline", "rect", "g"}
 )
