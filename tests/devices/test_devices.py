@@ -185,7 +185,14 @@ def test_the_shipped_presets_are_complete_and_valid(tmp_path: Path) -> None:
     presets = list_presets()
     assert {"model-tiny"} <= {preset.name for preset in presets}
     # What a preset cannot know is said at once: the adapter under test, data that no recipe makes, a base to download.
-    named = ("same model", "vlmconsole data textvqa SHARDS", "not on this machine", "--after ID", "runs list")
+    named = (
+        "same model",
+        "vlmconsole data textvqa SHARDS",
+        "not on this machine",
+        "--after ID",
+        "runs list",
+        "no data",
+    )
     for preset in presets:
         planned = plan(preset, [], Places(tmp_path), refuse=False)
         problems = [problem for one in planned for problem in one.problems]

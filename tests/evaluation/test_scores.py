@@ -83,4 +83,4 @@ def test_a_training_says_its_development_scores(tmp_path: Path) -> None:
     run.write_json("summary.json", {"dev": {"1": 0.02, "2": 0.458}, "dev_n": 96, "epoch": 2, "steps": 30})
     run.set_state("done")
     assert mentions(ending(run), "development score", "epoch 1 2.0 %", "epoch 2 45.8 %", "chosen", "96")
-    assert line_of(run).said == "epoch 2, dev 45.8 %"
+    assert line_of(run).said == "epoch 2, dev 46 %"  # fits the list's column
