@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from vlmconsole.scoring.scorer import Score, Scorer, ScorerExample, ScorerOptions
 
 MOST_BOXES = 1000
+LARGEST = 1e9  # of an edge: no image is larger, and areas stay finite
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 
 
@@ -133,7 +133,7 @@ def _box(value: Any) -> LabelledBox | None:
         value = next((value[key] for key in ("bbox_2d", "bbox", "box") if key in value), None)
     if not isinstance(value, list | tuple) or len(value) != 4 or not isinstance(label, str):
         return None
-    if any(isinstance(edge, bool) or not isinstance(edge, int | float) or not math.isfinite(edge) for edge in value):
+    if any(isinstance(edge, bool) or not isinstance(edge, int | float) or not abs(edge) <= LARGEST for edge in value):
         return None
     x1, y1, x2, y2 = map(float, value)
     return LabelledBox(x1, y1, x2, y2, label) if x1 <= x2 and y1 <= y2 else None
