@@ -17,8 +17,8 @@ EMPTY = Content.assemble(
     "vlmconsole data import FOLDER --name shops\n",
     ("\nTakes folders, JSONL, CSV, TSV and Parquet; shows first\nwhat it took for what. ", "$muted"),
     ("y", "$accent"),
-    (" copies the line.\n\nOr draw counting scenes: ", "$muted"),
-    "vlmconsole data make sft-tiny",
+    (" copies the line.\n\nOr try a small task first: ", "$muted"),
+    "vlmconsole data example colours",
 )
 IMPORT = "vlmconsole data import FOLDER --name shops"
 FIGURES = 7  # cells of the number of examples

@@ -18,9 +18,11 @@ from textual.pilot import Pilot
 from waiting import settled, until
 
 from vlmconsole.app import ConsoleApp
+from vlmconsole.data.bundled_tasks import TASKS
 from vlmconsole.evaluation.notes import read_example_notes
 from vlmconsole.lab import Lab
 from vlmconsole.screens.chat.screen import ChatScreen
+from vlmconsole.screens.data.rows import EMPTY
 from vlmconsole.screens.data.screen import DataScreen
 from vlmconsole.screens.pictures.kitty import CELL, MARKS
 from vlmconsole.screens.widgets.dialogs import Ask, Choose
@@ -318,3 +320,8 @@ async def test_marked_examples_are_asked_together(home: Path) -> None:
             await until(lambda: screen.shown is not None and screen.shown.opened.entry.form == "contact sheet")
             assert screen.shown is not None
             assert [one.question for one in screen.shown.opened.examples] == ["What is it?"] * 2
+
+
+def test_the_empty_page_names_a_task_that_there_is() -> None:
+    _, _, name = EMPTY.plain.rpartition("vlmconsole data example ")
+    assert name in TASKS
