@@ -36,7 +36,9 @@ def run(context: Context, spec: BenchSettings) -> dict[str, Any]:
 
 
 def estimate(spec: BenchSettings) -> Estimate:
-    """A duration and an open loop's length are known beforehand; how fast the server is shows only while it runs."""
+    """Return a duration and an open loop's length are known beforehand; how fast the server is shows only while it
+    runs.
+    """
     if spec.duration is not None:
         return Estimate(seconds=spec.duration, note="duration, and the last answers")
     if spec.arrivals == "trace":
@@ -48,7 +50,7 @@ def estimate(spec: BenchSettings) -> Estimate:
 
 
 def problems(spec: BenchSettings, places: Places, alone: bool) -> list[str]:
-    """A trace that cannot be read, a dataset that is not there."""
+    """Return a trace that cannot be read, a dataset that is not there."""
     try:
         if spec.arrivals == "trace" and "${" not in spec.trace:
             spec.shape.due(1)
@@ -60,12 +62,12 @@ def problems(spec: BenchSettings, places: Places, alone: bool) -> list[str]:
 
 
 def devices(spec: BenchSettings, places: Places) -> list[str]:
-    """The client itself needs the processor; the server holds its own device."""
+    """Return the client itself needs the processor; the server holds its own device."""
     return ["cpu"]
 
 
 def needs_server(spec: BenchSettings, places: Places) -> str | None:
-    """The profile, when this lab starts its server: the measurement is its guest, not a rival for its device."""
+    """Return the profile, when this lab starts its server: the measurement is its guest, not a rival for its device."""
     return started_by_the_lab(spec.server, places) if spec.server and not spec.base_url else None
 
 

@@ -42,7 +42,7 @@ class CacheProbeSettings(Spec):
     total_timeout_s: float = Field(900.0, gt=0, description="Longest a request may take, s")
 
     def bench(self) -> BenchSettings:
-        """The same as settings of one measurement."""
+        """Return the same as settings of one measurement."""
         shared = {"server", "image", "input_tokens", "output_tokens", "seed", "lag_limit_ms", "total_timeout_s"}
         return BenchSettings.model_validate(self.model_dump(include=shared))
 
@@ -210,7 +210,7 @@ class _Probe:
         )
 
     def summary(self, limits: dict[str, Any]) -> dict[str, Any]:
-        """The verdict with everything that it rests on."""
+        """Return the verdict with everything that it rests on."""
         from vlmconsole.jobs.owned_server import settings_summary
         from vlmconsole.measure.cache.facts import OTHER_LAYER
         from vlmconsole.measure.cache.verdict import judge
@@ -238,18 +238,18 @@ class _Probe:
 
 
 def estimate(spec: CacheProbeSettings) -> Estimate:
-    """How many requests; their time is the server's."""
+    """Return how many requests; their time is the server's."""
     arms = 2 if spec.control else 1
     return Estimate(note=f"{arms * (2 * spec.pairs + spec.warm_up)} requests one after the other, servers: {arms}")
 
 
 def devices(spec: CacheProbeSettings, places: Places) -> list[str]:
-    """Those of both servers; they never run at once."""
+    """Return those of both servers; they never run at once."""
     return held([spec.server, *([spec.control] if spec.control not in ("", RESTART) else [])], places)
 
 
 def problems(spec: CacheProbeSettings, places: Places, alone: bool) -> list[str]:
-    """A server or a control that is not there, or that cannot be one."""
+    """Return a server or a control that is not there, or that cannot be one."""
     try:
         _control(spec, places)
     except LabError as error:

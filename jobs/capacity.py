@@ -113,7 +113,7 @@ class CapacityServers:
         self._stack.close()
 
     def at(self, limit: int | None, *, fresh: bool = False) -> Any:
-        """A server that answers, with running limit `limit`. Raises LabError when there is none."""
+        """Return a server that answers, with running limit `limit`. Raises LabError when there is none."""
         from vlmconsole.jobs import owned_server
         from vlmconsole.measure.bench import find_server
         from vlmconsole.measure.variants import with_prefix_cache, with_running_limit
@@ -138,7 +138,7 @@ class CapacityServers:
         return self._server
 
     def answers(self) -> bool:
-        """Whether the server under the present load still does."""
+        """Return whether the server under the present load still does."""
         from vlmconsole.jobs import owned_server
 
         if self._server is None:
@@ -234,7 +234,7 @@ def _summary(spec: CapacitySettings, search: CapacitySearch, rule_sha256: str, o
 
 
 def answer(summary: dict[str, Any]) -> str:
-    """The result in a sentence."""
+    """Return the result in a sentence."""
     name, load, fails = summary["find"], summary["holds"], summary["fails"]
     unit = " requests/s" if name == "rate" else ""
     verdicts = {probe["load"]: probe["verdict"] for probe in summary["probes"]}
@@ -250,17 +250,17 @@ def answer(summary: dict[str, Any]) -> str:
 
 
 def estimate(spec: CapacitySettings) -> Estimate:
-    """How many probes there are shows only while it runs."""
+    """Return how many probes there are shows only while it runs."""
     return Estimate(note=f"{spec.rule.first} to {spec.rule.most} requests a probe, some ten probes")
 
 
 def devices(spec: CapacitySettings, places: Places) -> list[str]:
-    """Those of its own servers."""
+    """Return those of its own servers."""
     return held([] if spec.base_url else [spec.server], places)
 
 
 def problems(spec: CapacitySettings, places: Places, alone: bool) -> list[str]:
-    """A server that cannot be given another B."""
+    """Return a server that cannot be given another B."""
     if missing := bench.problems(spec, places, alone):
         return missing
     if spec.base_url:

@@ -192,7 +192,7 @@ class Cells:
 
 
 def line(entry: dict[str, Any]) -> str:
-    """A cell's figures in words."""
+    """Return a cell's figures in words."""
     summary: dict[str, Any] = entry.get("summary") or {}
     ttft, speed = summary.get("ttft_s"), summary.get("throughput_tok_s")
     parts: Sequence[str] = (
@@ -206,6 +206,6 @@ def line(entry: dict[str, Any]) -> str:
 
 
 def memory_text(entry: dict[str, Any]) -> str:
-    """A cell's memory peak in words, "" where none was sampled."""
+    """Return a cell's memory peak in words, "" where none was sampled."""
     peak: dict[str, Any] = entry.get("memory") or {}
     return f"{peak['kind']} peak {size(peak['peak_bytes'])}" if peak.get("peak_bytes") else ""

@@ -73,7 +73,7 @@ def cause(run: RunFolder, death: str) -> tuple[str, str]:
 
 
 def death(code: int) -> str:
-    """What a worker's exit status means that ended without saying why; negative is a signal's number."""
+    """Return what a worker's exit status means that ended without saying why; negative is a signal's number."""
     if code < 0:
         name = signal.Signals(-code).name
         more = ", perhaps for lack of memory" if name == "SIGKILL" else ""

@@ -50,8 +50,8 @@ class IncompleteError(JobError):
 
 
 def not_installed(error: ImportError, doing: str, extra: str) -> JobError:
-    """What to tell when a library is not there, and which extra of ours brings it. A module of our own that cannot be
-    imported is a fault of this program, which no installing mends: then the error itself is raised again."""
+    """Return what to tell when a library is not there, and which extra of ours brings it. A module of our own that
+    cannot be imported is a fault of this program, which no installing mends: then the error itself is raised again."""
     if (error.name or "").partition(".")[0] in ("", "vlmconsole"):
         raise error
     return JobError(
@@ -133,7 +133,9 @@ class JobKind:
     propose: Callable[[Mapping[str, Any], Places], Mapping[str, Proposal]] | None = None
 
     def needed(self, spec: BaseModel | None) -> tuple[str, ...]:
-        """The modules that a job with these settings cannot do without; none while the settings are not known."""
+        """Return the modules that a job with these settings cannot do without; none while the settings are not
+        known.
+        """
         if callable(self.needs):
             return self.needs(spec) if spec is not None else ()
         return self.needs

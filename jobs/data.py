@@ -72,7 +72,8 @@ def _examining(name: str) -> str:
 
 
 def ready(context: Context, name: str) -> Path:
-    """The folder of a dataset by its name, its path or its recipe's, made now if need be, with all it replays from.
+    """Return the folder of a dataset by its name, its path or its recipe's, made now if need be, with all it replays
+    from.
 
     Raises LeakError, DataError and RecipeError, with the reason, and Stopped.
     """
@@ -87,7 +88,7 @@ def ready(context: Context, name: str) -> Path:
 
 
 def examined(context: Context, folder: Path) -> dict[str, Any]:
-    """The manifest of a dataset in which everything was recomputed and nothing found wrong.
+    """Return the manifest of a dataset in which everything was recomputed and nothing found wrong.
 
     Files, pictures, labels, coverage, replay and isolation from every other split of the lab; the findings go into
     data.json. Raises JobError with what is wrong, a leaked picture first of all, and Stopped.
@@ -125,7 +126,7 @@ def _give_back() -> None:
 
 
 def split_examples(folder: Path, manifest: dict[str, Any], role: str) -> list[Example]:
-    """The examples of the one split with that role. Raises JobError unless there is exactly one."""
+    """Return the examples of the one split with that role. Raises JobError unless there is exactly one."""
     names = [name for name, split in manifest["splits"].items() if split["role"] == role]
     if len(names) != 1:
         raise JobError(f"The dataset {folder.name} has {len(names)} splits for {role}, and exactly one is needed.")
@@ -151,7 +152,8 @@ def sizes(name: str, places: Places | None = None) -> dict[str, int] | None:
 
 
 def planned_lengths(name: str, places: Places | None) -> dict[str, Any]:
-    """What a memory plan takes of an imported dataset of this lab: its images' sizes and tokens of text and answers.
+    """Return what a memory plan takes of an imported dataset of this lab: its images' sizes and tokens of text and
+    answers.
 
     `held` are the bytes that a training keeps in memory. {} for drawn scenes, which are of one size, and for what is
     not there.
@@ -171,7 +173,9 @@ def planned_lengths(name: str, places: Places | None) -> dict[str, Any]:
 
 
 def files_note(name: str) -> str:
-    """What a recipe by name takes from files of the user's, for a plan; "" where there is none or it is unreadable."""
+    """Return what a recipe by name takes from files of the user's, for a plan; "" where there is none or it is
+    unreadable.
+    """
     if not name.endswith(".toml"):
         return ""
     try:
@@ -181,7 +185,7 @@ def files_note(name: str) -> str:
 
 
 def counted(name: str) -> int:
-    """All pictures that a recipe promises; 0 where that is not known: an estimate must not fail for it."""
+    """Return all pictures that a recipe promises; 0 where that is not known: an estimate must not fail for it."""
     try:
         return sum((sizes(name) or {}).values())
     except LabError:

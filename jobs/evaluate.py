@@ -205,7 +205,9 @@ def estimate(spec: EvaluateSettings, places: Places) -> Estimate:
 
 
 def devices(spec: EvaluateSettings, places: Places) -> list[str]:
-    """The GPU where there is one, else the processor; a server that the job does not own holds its own device."""
+    """Return the GPU where there is one, else the processor; a server that the job does not own holds its own
+    device.
+    """
     if spec.own_servers:
         from vlmconsole.jobs.sweep import held
 
@@ -216,14 +218,16 @@ def devices(spec: EvaluateSettings, places: Places) -> list[str]:
 
 
 def needs_server(spec: EvaluateSettings, places: Places) -> str | None:
-    """The lab's server that answers both sides; none in-process, nor where each side has one of its own."""
+    """Return the lab's server that answers both sides; none in-process, nor where each side has one of its own."""
     if spec.backend == "in-process" or spec.own_servers or spec.after_server:
         return None
     return started_by_the_lab(spec.server, places)
 
 
 def problems(spec: EvaluateSettings, places: Places, alone: bool) -> list[str]:
-    """Why it could not be answered, or not be judged by its plan, as far as that is known before it is queued."""
+    """Return why it could not be answered, or not be judged by its plan, as far as that is known before it is
+    queued.
+    """
     from vlmconsole.data.scored import check_askable
     from vlmconsole.data.textvqa import NAME as TEXTVQA
     from vlmconsole.evaluation.preflight import of_side, plan_problems, unknown_groups

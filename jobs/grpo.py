@@ -17,14 +17,14 @@ from vlmconsole.scoring.rewards import RewardPart
 
 
 def devices(spec: GrpoSpec, places: Places) -> list[str]:
-    """A GPU for verl and for CUDA; the CPU otherwise."""
+    """Return a GPU for verl and for CUDA; the CPU otherwise."""
     if spec.engine == "verl" or spec.device == "cuda":
         return ["gpu"]
     return ["gpu"] if spec.device == "auto" and nvidia.read().cards else ["cpu"]
 
 
 def coarse_steps(spec: GrpoSpec, precision: str) -> str:
-    """What a bfloat16 training without float32 copies loses, for the plan; "" where nothing."""
+    """Return what a bfloat16 training without float32 copies loses, for the plan; "" where nothing."""
     from vlmconsole.training.masters import lost_above
 
     set_here = [
@@ -107,7 +107,7 @@ def _impossible(spec: GrpoSpec) -> list[str]:
 
 
 def problems(spec: GrpoSpec, places: Places, alone: bool) -> list[str]:
-    """What it names and is not there, or may not be named by a preset, or cannot be done by its engine."""
+    """Return what it names and is not there, or may not be named by a preset, or cannot be done by its engine."""
     from vlmconsole.jobs.grpo_verl import refuse_video
     from vlmconsole.training.verl import settings as verl
 

@@ -121,7 +121,7 @@ class GrpoEvidence:
         self.run.events.emit("rollout", **shared)
 
     def pictures(self, example: Example) -> list[str]:
-        """Each image's file inside the run, written once, as bytes unchanged; paths are relative to the run."""
+        """Return each image's file inside the run, written once, as bytes unchanged; paths are relative to the run."""
         names = []
         for image, sha in zip(example.images, example.image_sha256s, strict=True):
             ending = "png" if image.startswith(b"\x89PNG") else "jpg" if image.startswith(b"\xff\xd8") else "img"
@@ -159,7 +159,9 @@ def reward_facts(run: RunFolder) -> dict[str, Any]:
 
 
 def unchanged(run: RunFolder) -> str:
-    """Why training may have changed no weight, from its lines; the learning rate is blamed only if it had gradients."""
+    """Return why training may have changed no weight, from its lines; the learning rate is blamed only if it had
+    gradients.
+    """
     lines = [line for line in run.read_jsonl(TRAINING) if isinstance(line.get("grad_norm"), int | float)]
     if not lines:
         return "no weight changed, and no gradient was told"

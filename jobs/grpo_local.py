@@ -139,7 +139,7 @@ def train(context: Context, spec: GrpoSpec) -> dict[str, Any]:
 
 
 def ready_data(context: Context, name: str, then: float, steps: int) -> tuple[Path, str]:
-    """The folder of a dataset (made already, or by its recipe now) in which nothing is wrong, and its digest.
+    """Return the folder of a dataset (made already, or by its recipe now) in which nothing is wrong, and its digest.
 
     `then`: expected seconds of the training of so many `steps`, whose phase follows.
     """
@@ -152,7 +152,7 @@ def ready_data(context: Context, name: str, then: float, steps: int) -> tuple[Pa
 
 
 def split(dataset: Path, name: str) -> list[Example]:
-    """The examples of one split. Raises JobError naming the splits there are."""
+    """Return the examples of one split. Raises JobError naming the splits there are."""
     path = dataset / f"{name}.parquet"
     if not path.exists():
         splits = ", ".join(sorted(file.stem for file in dataset.glob("*.parquet")))

@@ -84,7 +84,9 @@ class GrpoSpec(Spec):
 
 
 def reward_parts(spec: GrpoSpec) -> list[RewardPart]:
-    """The parts of the reward; none where the scorer alone rewards. A scorer that is a function is the one part."""
+    """Return the parts of the reward; none where the scorer alone rewards. A scorer that is a function is the one
+    part.
+    """
     if not spec.reward and names_function(spec.scorer):
         return [RewardPart(scorer=spec.scorer)]
     return spec.reward
@@ -102,12 +104,12 @@ def learning(spec: GrpoSpec) -> float:
 
 
 def has_masters(spec: GrpoSpec, precision: str) -> bool:
-    """Whether float32 copies of the trained weights are stepped instead of the model's own."""
+    """Return whether float32 copies of the trained weights are stepped instead of the model's own."""
     return spec.engine == "in-process" and precision != "float32" and spec.float32_masters
 
 
 def planned_work(spec: GrpoSpec, gpu: bool, places: Places | None = None) -> "Work":
-    """What the memory plan is made for: the whole language half trained, all answers of a step sampled at once.
+    """Return what the memory plan is made for: the whole language half trained, all answers of a step sampled at once.
 
     The largest examples count where the lab (`places`) has the data.
     """

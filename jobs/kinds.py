@@ -27,12 +27,12 @@ class UnknownKindError(LabError):
 
 
 def kind_names() -> list[str]:
-    """The installed kinds, sorted; nothing is imported."""
+    """Return the installed kinds, sorted; nothing is imported."""
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
 def trusted(places: Places | None) -> frozenset[str]:
-    """The modules and programs that presets may name beyond the installed ones: the user's setting of that name.
+    """Return the modules and programs that presets may name beyond the installed ones: the user's setting of that name.
 
     Read by hand, since the lab's settings stand above this floor; a file that cannot be read trusts nothing.
     """
@@ -47,7 +47,7 @@ def trusted(places: Places | None) -> frozenset[str]:
 
 
 def place_of(name: str) -> str:
-    """The folder that the module of a kind `module:ATTRIBUTE` was imported from; "" for an installed one."""
+    """Return the folder that the module of a kind `module:ATTRIBUTE` was imported from; "" for an installed one."""
     top = name.partition(":")[0].partition(".")[0] if ":" in name else "vlmconsole"
     spec = importlib.util.find_spec(top) if top != "vlmconsole" else None
     if spec is None or spec.origin is None:
@@ -58,7 +58,7 @@ def place_of(name: str) -> str:
 
 
 def load_kind(name: str, places: Places | None = None, *, queued: bool = False, place: object = None) -> JobKind:
-    """The kind called `name`. A plug-in needs no registration to be tried: `my_module:KIND` works too, where the
+    """Return the kind called `name`. A plug-in needs no registration to be tried: `my_module:KIND` works too, where the
     user trusts that module. A preset is data: it may be somebody else's, and importing is running.
 
     `queued`: of a job, whose kind was looked at when it was planned; `place`: where its module was found then,

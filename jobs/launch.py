@@ -18,7 +18,7 @@ from vlmconsole.system import processes
 def create_run(
     places: Places, preset: Preset, spec: BaseModel, earlier: RunFolder | None = None, **more: Any
 ) -> RunFolder:
-    """A new run folder for `preset` with its validated `spec`; `earlier` is the attempt that it continues."""
+    """Return a new run folder for `preset` with its validated `spec`; `earlier` is the attempt that it continues."""
     if earlier is not None:
         more |= {"earlier": str(earlier.path), "attempt": int(earlier.state().get("attempt") or 1) + 1}
     return RunFolder.create(
@@ -74,7 +74,7 @@ def start_worker(
 
 
 def log_tail(run: RunFolder, lines: int = 20, reach: int = 64 * 1024) -> list[str]:
-    """The last `lines` of the log, reading at most `reach` bytes; `\\r` progress bars keep their last state."""
+    """Return the last `lines` of the log, reading at most `reach` bytes; `\\r` progress bars keep their last state."""
     try:
         with run.log.open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def memory_plan(work: Work, device: str = "auto") -> MemoryPlan:
-    """The plan on "cpu", "cuda", "gpu0" … or "auto" (the first card, where there is one). Raises LabError."""
+    """Return the plan on "cpu", "cuda", "gpu0" … or "auto" (the first card, where there is one). Raises LabError."""
     from vlmconsole.training import memory
 
     cards = nvidia.read().cards

@@ -60,7 +60,7 @@ A_SCENE = 0.25  # seconds of measuring for each of `measure`
 
 
 def recipe_of(spec: ModelSpec) -> LessonRecipe:
-    """The recipe without how often to look up from it."""
+    """Return the recipe without how often to look up from it."""
     from vlmconsole.toy.lessons import LessonRecipe
 
     return LessonRecipe(**spec.model_dump(exclude={"checkpoint_every", "measure", "measure_seed"}))

@@ -85,7 +85,7 @@ def check(profile: ServerProfile, settings: EffectiveSettings) -> None:
 
 
 def settings_summary(settings: EffectiveSettings) -> str:
-    """The settings that matter for a measurement, as the server told them."""
+    """Return the settings that matter for a measurement, as the server told them."""
     limit = "not told" if settings.running_limit is None else settings.running_limit
     cache = "not told" if settings.prefix_cache is None else _word(settings.prefix_cache)
     label, version = find_engine(settings.engine).label, settings.version or "(version not told)"
@@ -93,13 +93,13 @@ def settings_summary(settings: EffectiveSettings) -> str:
 
 
 def alive(context: Context, server: MeasuredServer) -> bool:
-    """Whether an owned server still runs (it may have died under a cell)."""
+    """Return whether an owned server still runs (it may have died under a cell)."""
     running = launch.recorded(context.places, server.profile.name)
     return running is not None and running.alive
 
 
 def ask(server: MeasuredServer) -> EffectiveSettings | None:
-    """The server's settings once more; None when it no longer answers."""
+    """Return the server's settings once more; None when it no longer answers."""
     try:
         return asyncio.run(readback(server.profile))
     except EngineError:
@@ -107,7 +107,7 @@ def ask(server: MeasuredServer) -> EffectiveSettings | None:
 
 
 def answers(server: MeasuredServer) -> bool:
-    """Whether the server's address still answers a request, whatever it says: some know nothing but chat."""
+    """Return whether the server's address still answers a request, whatever it says: some know nothing but chat."""
 
     async def ask_once() -> None:
         async with open_client(server.profile, 10.0) as client:

@@ -32,7 +32,9 @@ AFTER = "Where a job before it makes that, queue this one with --after ID."
 
 
 def base(name: str) -> list[str]:
-    """A model's folder ("" is the bundled one). No earlier job makes one at a place that could be written down."""
+    """Return a model's folder ("" is the bundled one). No earlier job makes one at a place that could be written
+    down.
+    """
     from vlmconsole.training.bases import base_folder
 
     if LATER in name:
@@ -45,7 +47,9 @@ def base(name: str) -> list[str]:
 
 
 def loadable(name: str) -> list[str]:
-    """A base that is to be asked in a job's own process: whole, of the known family, with a template that works."""
+    """Return a base that is to be asked in a job's own process: whole, of the known family, with a template that
+    works.
+    """
     from vlmconsole.training.bases import answering_base
 
     if LATER in name:
@@ -60,7 +64,7 @@ def loadable(name: str) -> list[str]:
 def adapter(
     name: str, places: Places, alone: bool, *, served: bool = False, find: Callable[[], Adapter] | None = None
 ) -> list[str]:
-    """An adapter by path or name; "" is none. `served`: a server may know it that this lab does not.
+    """Return an adapter by path or name; "" is none. `served`: a server may know it that this lab does not.
 
     `find`: for one who has looked the name up.
     """
@@ -102,7 +106,7 @@ def data(names: Sequence[str], places: Places, alone: bool, splits: Sequence[str
 
 
 def role(name: str, wanted: Sequence[str], places: Places) -> list[str]:
-    """Whether a dataset has exactly one split of each role."""
+    """Return whether a dataset has exactly one split of each role."""
     if LATER in name:
         return []
     try:
@@ -126,7 +130,9 @@ def scorer(
     roles: Sequence[str] = (),
     check: Callable[[Example], None] = check_scorable,
 ) -> list[str]:
-    """Whether a scorer ("": each one's own, by `check`) can judge the truths of these splits, by name or by role."""
+    """Return whether a scorer ("": each one's own, by `check`) can judge the truths of these splits, by name or by
+    role.
+    """
     parts = [RewardPart.model_construct(scorer=wanted)]
     return rewards(name, parts, places, splits=splits, roles=roles, check=check)
 
@@ -140,7 +146,8 @@ def rewards(
     roles: Sequence[str] = (),
     check: Callable[[Example], None] = check_scorable,
 ) -> list[str]:
-    """Whether each part of a reward can judge every truth of these splits; a function in a file is tried on the first.
+    """Return whether each part of a reward can judge every truth of these splits; a function in a file is tried on the
+    first.
 
     A function runs in a process of its own, within its limit.
     """
@@ -168,7 +175,7 @@ def refused_questions(
     splits: Sequence[str] = (),
     roles: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Why `check` refuses questions of an imported dataset's splits (by name or by role); no image is read.
+    """Yield why `check` refuses questions of an imported dataset's splits (by name or by role); no image is read.
 
     Drawn scenes are of one form, which needs no look.
     """

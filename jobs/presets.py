@@ -42,7 +42,7 @@ class Preset:
 
 
 def list_presets(places: Places | None = None) -> list[Preset]:
-    """Every job preset, by name; one of the user's hides a shipped one of the same name. Broken files raise."""
+    """Return every job preset, by name; one of the user's hides a shipped one of the same name. Broken files raise."""
     by_name = {preset.name: preset for preset in _shipped()}
     if places is not None and places.presets.is_dir():
         for path in sorted(places.presets.glob("*.toml")):
@@ -53,7 +53,7 @@ def list_presets(places: Places | None = None) -> list[Preset]:
 
 
 def load_preset(name: str, places: Places | None = None) -> Preset:
-    """The preset called `name`, or the TOML file at that path. Raises PresetError with the nearest name."""
+    """Return the preset called `name`, or the TOML file at that path. Raises PresetError with the nearest name."""
     if name.endswith(".toml") and Path(name).exists():
         preset = _parse(Path(name).stem, _text(Path(name)), name)
         if preset is None:
@@ -70,7 +70,7 @@ def load_preset(name: str, places: Places | None = None) -> Preset:
 
 
 def overlay(preset: Preset, sets: list[str] | None = None) -> BaseModel:
-    """The preset's spec with each `key=value` laid over it, validated by its kind.
+    """Return the preset's spec with each `key=value` laid over it, validated by its kind.
 
     Values are read as TOML (`3`, `true`, `[1, 2]`) and else as plain text; `a.b=1` reaches into a table.
     Raises PresetError naming the key, and UnknownKindError.
@@ -79,7 +79,7 @@ def overlay(preset: Preset, sets: list[str] | None = None) -> BaseModel:
 
 
 def lay_over(preset: Preset, sets: Sequence[str]) -> dict[str, Any]:
-    """The preset's settings with each `key=value` laid over them, not yet validated."""
+    """Return the preset's settings with each `key=value` laid over them, not yet validated."""
     spec = _copy(preset.spec)
     for item in sets:
         key, equals, text = item.partition("=")
@@ -108,7 +108,7 @@ def validate(model: type[BaseModel], spec: dict[str, Any], name: str) -> BaseMod
 
 
 def odd_number(value: Any, key: str = "") -> str:
-    """Which number of some settings no job can take, in words; "" for none. Files and libraries hold 64 bits."""
+    """Return which number of some settings no job can take, in words; "" for none. Files and libraries hold 64 bits."""
     if isinstance(value, dict | list):
         inner = value.items() if isinstance(value, dict) else enumerate(value)
         faults = (odd_number(item, f"{key}.{name}" if key else str(name)) for name, item in inner)
@@ -121,7 +121,7 @@ def odd_number(value: Any, key: str = "") -> str:
 
 
 def no_number(model: type[BaseModel], spec: Mapping[str, Any], before: str = "") -> str:
-    """Which key that takes numbers was given something that only passes for one (true, "NaN"); "" for none."""
+    """Return which key that takes numbers was given something that only passes for one (true, "NaN"); "" for none."""
     for name, value in spec.items():
         key, info = f"{before}{name}", model.model_fields.get(name)
         if info is None:
@@ -141,7 +141,7 @@ def no_number(model: type[BaseModel], spec: Mapping[str, Any], before: str = "")
 
 
 def parse_value(text: str) -> Any:
-    """A value from the command line: TOML where it is one, plain text otherwise."""
+    """Return a value from the command line: TOML where it is one, plain text otherwise."""
     try:
         return toml_table(f"value = {text}", "the value")["value"]
     except UnreadableError:  # no TOML, a number of thousands of digits, brackets without end

@@ -51,7 +51,9 @@ class DataFacts:
 
 
 def data_facts(name: str, places: Places) -> DataFacts | None:
-    """The facts of a dataset by name, made or promised by its recipe; None where it is not there or not complete."""
+    """Return the facts of a dataset by name, made or promised by its recipe; None where it is not there or not
+    complete.
+    """
     counts, splits, longest = dict[str, int](), dict[str, tuple[str, ...]](), 0
     try:
         for split, about in promised(name, places.datasets).items():

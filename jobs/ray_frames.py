@@ -34,7 +34,7 @@ class Frame:
 
     @classmethod
     def parse(cls, line: str) -> "Frame | None":
-        """The frame in a line of a log; None when it is another line, or a damaged one."""
+        """Return the frame in a line of a log; None when it is another line, or a damaged one."""
         _, mark, rest = line.partition(FRAME)
         if not mark:
             return None

@@ -27,7 +27,7 @@ class ServeSpec(Spec):
 
 
 def profile_of(name: str, places: Places) -> ServerProfile:
-    """The profile called `name`. Raises ProfileError with the names that there are."""
+    """Return the profile called `name`. Raises ProfileError with the names that there are."""
     return find_profile(name, places.servers)
 
 
@@ -39,7 +39,7 @@ def started_by_the_lab(name: str, places: Places) -> str | None:
 
 
 def on_cpu(profile: ServerProfile) -> bool:
-    """Whether the profile's server, started here, runs on the processor."""
+    """Return whether the profile's server, started here, runs on the processor."""
     # Where there is no card, any engine can only be on the CPU (SGLang and vLLM have CPU builds).
     return sys.platform == "linux" and (find_engine(profile.engine).needs_metal or not nvidia.read().cards)
 

@@ -62,7 +62,7 @@ def develop(teacher: "Teacher", epoch: int) -> None:
 
 
 def read_rewards(run: RunFolder, epoch: int) -> list[float]:
-    """The rewards of an epoch's development samples, in the order of the rows."""
+    """Return the rewards of an epoch's development samples, in the order of the rows."""
     return [float(line["reward"]) for line in run.read_jsonl(selection.development_file(epoch))]
 
 

@@ -87,8 +87,8 @@ def learning(spec: SftSpec, train: int, dev: int) -> float:
 
 
 def planned_work(spec: SftSpec, gpu: bool, places: Places | None = None) -> "Work":
-    """What the memory plan is made for: the larger of a training step and a development batch, of the largest examples
-    where the lab (`places`) has the data.
+    """Return what the memory plan is made for: the larger of a training step and a development batch, of the largest
+    examples where the lab (`places`) has the data.
     """
     from vlmconsole.training import bases, memory
 

@@ -67,7 +67,7 @@ def run(context: Context, spec: SmokeSpec) -> dict[str, Any]:
 
 
 def needs_server(spec: SmokeSpec, places: Places) -> str | None:
-    """The profile, when this lab starts its server."""
+    """Return the profile, when this lab starts its server."""
     return None if spec.base_url else started_by_the_lab(spec.server, places)
 
 

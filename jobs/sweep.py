@@ -172,12 +172,14 @@ def _started(settings: BenchSettings, places: Places | None) -> bool:
 
 
 def devices(spec: SweepSettings, places: Places) -> list[str]:
-    """What the sweep's own servers hold: the processor for mlx-vlm on Linux, else a GPU; the client needs no GPU."""
+    """Return what the sweep's own servers hold: the processor for mlx-vlm on Linux, else a GPU; the client needs no
+    GPU.
+    """
     return held([cell.settings.server for cell in spec.expand() if not cell.settings.base_url], places)
 
 
 def held(profiles: list[str], places: Places) -> list[str]:
-    """The devices of a job that starts servers of these profiles for itself."""
+    """Return the devices of a job that starts servers of these profiles for itself."""
     from vlmconsole.servers.where import server_of
 
     for name in dict.fromkeys(profiles):

@@ -251,7 +251,7 @@ def _summary(spec: TuneSettings, book: Cells, frozen: dict[str, Any], result: di
 
 
 def estimate(spec: TuneSettings) -> Estimate:
-    """The number of requests and of server starts is known; how fast the server is shows only while it runs."""
+    """Return the number of requests and of server starts is known; how fast the server is shows only while it runs."""
     cells = len(spec.expand())
     total = (cells + 2) * spec.requests
     return Estimate(
@@ -261,12 +261,12 @@ def estimate(spec: TuneSettings) -> Estimate:
 
 
 def devices(spec: TuneSettings, places: Places) -> list[str]:
-    """Those of its own servers."""
+    """Return those of its own servers."""
     return held([spec.server], places)
 
 
 def problems(spec: TuneSettings, places: Places, alone: bool) -> list[str]:
-    """A server that is not started here, or a parameter that it cannot be given."""
+    """Return a server that is not started here, or a parameter that it cannot be given."""
     try:
         profile = _launched(spec, places)
         for cell in spec.expand():

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 def unused(spec: BaseModel, used: Collection[str], who: str) -> list[str]:
-    """A sentence for each setting that is not as by default and not among those that `who` uses."""
+    """Return a sentence for each setting that is not as by default and not among those that `who` uses."""
     unused_names = []
     for name, field in type(spec).model_fields.items():
         value = getattr(spec, name)

@@ -34,7 +34,7 @@ class Console(Protocol):
         """Let another profile answer from now on."""
 
     def link_to(self, name: str) -> ServerLink:
-        """A second link, to the server of the profile `name`."""
+        """Return a second link, to the server of the profile `name`."""
 
     def write_in_chat(self, text: str, pictures: Sequence[Picture]) -> None:
         """Show the chat with a new conversation, and this question in its message box, not sent yet."""
@@ -47,5 +47,5 @@ class Console(Protocol):
 
 
 def console_of(node: DOMNode) -> Console:
-    """The app of a screen or widget."""
+    """Return the app of a screen or widget."""
     return cast("Console", node.app)

@@ -20,7 +20,7 @@ MODIFIERS = frozenset({"ctrl", "shift", "alt", "meta", "super", "hyper"})
 
 
 def keys_by_id() -> dict[str, Key]:
-    """Every key of every screen, by its act's id."""
+    """Return every key of every screen, by its act's id."""
     return {key.id: key for entry in SCREENS for key in keys_of(entry.name)}
 
 

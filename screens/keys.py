@@ -45,12 +45,12 @@ class Key:
 
 
 def on(screen: str, *keys: Key) -> Iterator[Key]:
-    """These keys, as that screen's."""
+    """Return these keys, as that screen's."""
     return (replace(key, screen=screen) for key in keys)
 
 
 def move(down: str, up: str) -> tuple[Key, Key]:
-    """A line down, a line up."""
+    """Return a line down, a line up."""
     return Key("j,down", "move(1)", "next", down, "j ↓", name="next"), Key(
         "k,up", "move(-1)", "previous", up, "k ↑", name="previous"
     )
@@ -390,7 +390,7 @@ OLD_KEYS = (
 
 
 def keys_of(screen: str) -> list[Key]:
-    """The keys of one screen and of all screens, in the order of the footer."""
+    """Return the keys of one screen and of all screens, in the order of the footer."""
     listed = [key for key in KEYS if key.screen in ("", screen)]
     if any(key.screen for key in listed):
         return listed
@@ -413,7 +413,7 @@ def bindings(place: Iterable[Place], screen: str) -> list[BindingType]:
 
 
 def old_binding(key: str, action: str, now: str) -> Binding:
-    """A key that still does `action`, with a hint; `now` is the act's id, or its key where it has no id."""
+    """Return a key that still does `action`, with a hint; `now` is the act's id, or its key where it has no id."""
     return Binding(key, f"app.old_key({key!r}, {now!r}, {action!r})", show=False)
 
 
@@ -438,7 +438,9 @@ def use_in_text(remapped: Mapping[str, str]) -> None:
 
 
 def key_of(act: str) -> str:
-    """The first key of an act, as it is now: `key_of("jobs.drain")` is `d`. Raises KeyError for an unknown act."""
+    """Return the first key of an act, as it is now: `key_of("jobs.drain")` is `d`. Raises KeyError for an unknown
+    act.
+    """
     if act not in _BY_ID:
         raise KeyError(act)
     return shown_keys(_BY_ID[act], _in_use).split(" ")[0]
@@ -450,7 +452,7 @@ def with_keys(text: str) -> str:
 
 
 def shown_keys(key: Key, remapped: Mapping[str, str]) -> str:
-    """The keys of an act as they are now."""
+    """Return the keys of an act as they are now."""
     if key.id in remapped:
         return " ".join(map(written, remapped[key.id].split(",")))
     return key.shown

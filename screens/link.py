@@ -53,7 +53,7 @@ class ServerView:
     waits: str = ""  # what the job of a server that is to start waits for in the queue
 
     def with_adapter(self, name: str) -> ServerView:
-        """The same, with the adapter that a conversation names."""
+        """Return the same, with the adapter that a conversation names."""
         return replace(self, adapter=one_line(name, 40)) if name else self
 
     @property
@@ -119,7 +119,7 @@ class ServerLink:
         return server_of(self.profile, self.places)
 
     async def ensure(self) -> ChatClient:
-        """A client of a server that is there: found, or started again when it has died. Raises LabError.
+        """Return a client of a server that is there: found, or started again when it has died. Raises LabError.
 
         Callers that come while it is starting wait for the same start.
         """
@@ -320,8 +320,8 @@ class ServerLink:
         on_delta: Callable[[Delta], None],
         on_sent: Callable[[float], None] | None = None,
     ) -> Answer:
-        """One question; waits for a server that is starting. Cancelling the task closes the socket. Raises LabError for
-        one that is certainly longer than the context.
+        """Return one question; waits for a server that is starting. Cancelling the task closes the socket. Raises
+        LabError for one that is certainly longer than the context.
 
         An adapter is looked at anew for each question, and its effect once, where a server may do without it unasked.
         """
@@ -362,8 +362,8 @@ class ServerLink:
         return answer
 
     def adapter(self, name: str, other_base: bool = False) -> SelectedAdapter | None:
-        """The adapter `name` for this server, checked; None for the base alone. May read gigabytes: not for the event
-        loop. Raises AdapterError, a LabError."""
+        """Return the adapter `name` for this server, checked; None for the base alone. May read gigabytes: not for the
+        event loop. Raises AdapterError, a LabError."""
         from vlmconsole.training.adapters.serving import select
 
         settings = self._client.settings if self._client is not None else None

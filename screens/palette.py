@@ -30,7 +30,7 @@ class PaletteEntry(NamedTuple):
 
 
 def commands(app: App[Any], screen: Screen[Any]) -> Iterator[PaletteEntry]:
-    """Every key of the current screen by name, and the other screens."""
+    """Yield every key of the current screen by name, and the other screens."""
     for entry in SCREENS:
         if entry.name != app.current_mode:
             yield PaletteEntry(f"Go to {entry.title}", f"F{entry.number}", partial(app.switch_mode, entry.name))

@@ -60,7 +60,7 @@ class PanedScreen(Screen[None]):
         yield KeyLine()
 
     def compose_panes(self) -> Iterable[Widget]:
-        """What stands between the first line and the last."""
+        """Return what stands between the first line and the last."""
         raise NotImplementedError
 
     def mark_panes(self) -> None:
@@ -101,11 +101,11 @@ class PanedScreen(Screen[None]):
     # -- panes ---------------------------------------------------------------------------------------------
 
     def there(self) -> list[int]:
-        """The panes that can be gone to now, as places among PANES."""
+        """Return the panes that can be gone to now, as places among PANES."""
         return list(range(len(self.PANES)))
 
     def target(self, index: int) -> Widget | None:
-        """What takes the focus in a pane: the pane, else the first list in it."""
+        """Return what takes the focus in a pane: the pane, else the first list in it."""
         pane = self.query_one(f"#{self.PANES[index].id}")
         parts = (pane, *pane.query("*").results())
         return next((part for part in parts if part.focusable and not part.check_consume_key("a", "a")), None)

@@ -33,19 +33,21 @@ SCREENS: tuple[ScreenEntry, ...] = (
 
 
 def load_screen(name: str) -> Screen[Any]:
-    """A new screen of that name."""
+    """Return a new screen of that name."""
     made: Screen[Any] = import_screen(name)()
     return made
 
 
 def import_screen(name: str) -> Any:
-    """The class of that screen. The first time it imports for seconds on a busy machine: not for the event loop."""
+    """Return the class of that screen. The first time it imports for seconds on a busy machine: not for the event
+    loop.
+    """
     module, _, attribute = _entry(name).place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def is_imported(name: str) -> bool:
-    """Whether it can be shown at once. A module that is being imported does not hold its class yet."""
+    """Return whether it can be shown at once. A module that is being imported does not hold its class yet."""
     module, _, attribute = _entry(name).place.partition(":")
     return hasattr(sys.modules.get(module), attribute)
 

@@ -17,7 +17,7 @@ DIALOGS = Path(__file__).parent / "dialogs.tcss"
 
 
 def painted(sign: Sign) -> tuple[str, str]:
-    """A sign with its style, as Textual's contents take it."""
+    """Return a sign with its style, as Textual's contents take it."""
     return sign.mark, f"${sign.tone}" if sign.tone else ""
 
 
@@ -104,6 +104,6 @@ class Greys(Monochrome):
     """What NO_COLOR asks for. Textual's own (8.2.8) fails on text without a style, of which a plot has some."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The segments in greys."""
+        """Return the segments in greys."""
         plain = Style.null()
         return super().apply([Segment(text, style or plain, control) for text, style, control in segments], background)

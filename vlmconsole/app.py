@@ -171,7 +171,7 @@ class ConsoleApp(FaultsTold, KeysInOrder, OwnKeys):
         self.run_worker(self.use_server(name), name="server", exit_on_error=False)
 
     def link_to(self, name: str) -> ServerLink:
-        """A second line, to the server of the profile `name`; it starts when it is first asked."""
+        """Return a second line, to the server of the profile `name`; it starts when it is first asked."""
         from vlmconsole.screens.link import ServerLink
 
         if name not in self._others:

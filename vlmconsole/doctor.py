@@ -51,7 +51,7 @@ class DoctorCheck:
 
 
 def examine(lab: Lab) -> list[DoctorCheck]:
-    """Every check, in the order a person would ask. Starts nothing and changes nothing."""
+    """Return every check, in the order a person would ask. Starts nothing and changes nothing."""
     return [
         *_python(),
         *_packages(),

@@ -32,13 +32,15 @@ class LabError(Exception):
         return f"{self.message}{'' if self.message.endswith(('.', '!', '?', ':', ';')) else ';'} {self.hint}"
 
     def named(self) -> Self:
-        """The same, of a thing that was named and is not there: bad usage, whatever kind of thing it is."""
+        """Return the same, of a thing that was named and is not there: bad usage, whatever kind of thing it is."""
         self.exit_status = 2
         return self
 
 
 def refusal(error: LabError | OSError) -> str:
-    """What cannot be done, in words for a person: the lab's own, or those of the machine (no space, no permission)."""
+    """Return what cannot be done, in words for a person: the lab's own, or those of the machine (no space, no
+    permission).
+    """
     if isinstance(error, LabError):
         return error.full_message
     where = f": {error.filename}" if error.filename else ""

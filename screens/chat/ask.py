@@ -52,7 +52,7 @@ class Asker:
             turn.stop()
 
     def running_turn(self, message_id: int) -> ChatTurn | None:
-        """The turn that gives an answer, while it is running."""
+        """Return the turn that gives an answer, while it is running."""
         return next((turn for turn in self.running if turn.message.id == message_id), None)
 
     async def send(self, typed: str) -> None:

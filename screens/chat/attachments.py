@@ -57,7 +57,7 @@ class Attachments:
         del self.pictures[index : index + 1]
 
     def take(self) -> list[Picture]:
-        """All of them; from now on none is attached."""
+        """Return all of them; from now on none is attached."""
         taken, self.pictures = self.pictures, []
         return taken
 

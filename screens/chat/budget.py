@@ -32,7 +32,7 @@ class Budgeter:
         self._warned = ""  # a question that is too long, and was said to be
 
     async def count(self, text: str, pictures: Sequence[Picture], since: int | None = None) -> Budget | None:
-        """The budget of a question with all that is sent before it; None where it cannot be counted.
+        """Return the budget of a question with all that is sent before it; None where it cannot be counted.
 
         `since`: id of the first message that would be sent (None: as the conversation has it).
         """
@@ -47,7 +47,7 @@ class Budgeter:
             return None
 
     async def most_that_fit(self, text: str, pictures: Sequence[Picture]) -> int | None:
-        """How many of the last questions fit with the one that is written; None where the context is not known.
+        """Return how many of the last questions fit with the one that is written; None where the context is not known.
 
         They leave room for another after it, unless none would then.
         """
@@ -80,7 +80,9 @@ class Budgeter:
         self._warned = ""
 
     def summary(self) -> str:
-        """The last count in a few words, and which part of the conversation goes along where that is not all of it."""
+        """Return the last count in a few words, and which part of the conversation goes along where that is not all of
+        it.
+        """
         cost = self.cost
         if cost is None:
             return ""
@@ -94,7 +96,7 @@ class Budgeter:
         return f" · last {sum(message.id >= since for message in asked)} of {len(asked)} questions" if since else ""
 
     def advice(self, text: str, *, pictures: bool) -> str:
-        """What to do about a question that does not fit; "" where it does, or is not counted."""
+        """Return what to do about a question that does not fit; "" where it does, or is not counted."""
         cost = self.cost
         if cost is None or cost.fits:
             return ""

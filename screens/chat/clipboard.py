@@ -38,7 +38,7 @@ MAC = Tool("pngpaste", "pngpaste", (), ("-",))
 
 
 def clipboard_picture(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> bytes:
-    """The bytes of the clipboard's picture, as the application put it there (a Mac's: as PNG).
+    """Return the bytes of the clipboard's picture, as the application put it there (a Mac's: as PNG).
 
     Raises PictureError (with a hint what to do instead) where there is no picture or no way to it.
     """

@@ -99,7 +99,7 @@ class Composer(Vertical):
     # -- sending -------------------------------------------------------------------------------------------
 
     async def ready(self, text: str) -> bool:
-        """Whether `text` can be sent as far as its words go; what stands against it is said."""
+        """Return whether `text` can be sent as far as its words go; what stands against it is said."""
         slash = _SLASH.match(text)
         if slash is not None and not Path(slash[0]).exists():
             self.hints.notice(f"unknown command {one_line(slash[0], 40)} · use {COMMANDS}", "$warning")
@@ -110,7 +110,7 @@ class Composer(Vertical):
         return True
 
     async def take(self, typed: str) -> list[Picture]:
-        """The pictures of the question `typed`, which is on its way: what was written after it stays."""
+        """Return the pictures of the question `typed`, which is on its way: what was written after it stays."""
         pictures, self._offered = self._attachments.take(), ""
         self._budgeter.sent()
         self.hints.withdraw(PATHS)

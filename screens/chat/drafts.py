@@ -39,7 +39,7 @@ class Drafts:
             self._stored = draft
 
     def lost(self) -> Draft | None:
-        """The newest draft of a console that is gone; from now on it is this one's."""
+        """Return the newest draft of a console that is gone; from now on it is this one's."""
         draft = self._conversation.store.take_draft()
         if draft is not None:
             self._stored = None
@@ -50,6 +50,6 @@ class Drafts:
         self._aside = text, pictures
 
     def take_aside(self) -> tuple[str, list[Picture]]:
-        """What was put aside, and forget it."""
+        """Return what was put aside, and forget it."""
         aside, self._aside = self._aside, ("", [])
         return aside

@@ -59,7 +59,7 @@ REASONING = "reasoning"  # instead: what it does meanwhile
 
 
 def foot(message: StoredMessage, *, begun: bool, ttft_s: float | None = None, waits: str = FIRST_TOKEN) -> Content:
-    """How far a message is, or how it ended, and its most wanted numbers."""
+    """Return how far a message is, or how it ended, and its most wanted numbers."""
     damaged = [Content(f"✗ {DAMAGED}").stylize("$warning")] if message.damaged else []
     if message.role == "user":
         return Content("\n").join(damaged)

@@ -44,7 +44,7 @@ class LiveAnswer:
 
 
 def between(left: StoredMessage, right: StoredMessage) -> tuple[str, str]:
-    """One sentence on whether the two answers' figures may be compared, and its style. Both have ended."""
+    """Return one sentence on whether the two answers' figures may be compared, and its style. Both have ended."""
     from vlmconsole.compare.runs import compare
     from vlmconsole.runs.conditions import Conditions
 

@@ -27,7 +27,7 @@ SHOWN = 500
 
 
 def sample_folder() -> Path:
-    """The pictures that come with the package."""
+    """Return the pictures that come with the package."""
     import vlmconsole.assets
 
     return Path(vlmconsole.assets.__file__).parent / "pictures"

@@ -44,7 +44,7 @@ _OWN = own_actions("chat")
 
 
 def welcome() -> Content:
-    """The first page, with the keys as they are now."""
+    """Return the first page, with the keys as they are now."""
     return Content.assemble(
         ("Ask about an image", "bold"),
         ("\n\nPaste or drop a path, or press ", "$muted"),

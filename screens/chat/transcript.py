@@ -74,7 +74,7 @@ class Transcript(VerticalScroll):
         self.anchor()
 
     def view_of(self, message_id: int) -> MessageView | None:
-        """The mounted view of a message, None when it is outside the window."""
+        """Return the mounted view of a message, None when it is outside the window."""
         return next((view for view in self.query(MessageView) if view.message.id == message_id), None)
 
     def update_message(self, message: StoredMessage) -> None:

@@ -69,7 +69,7 @@ def token_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
 
 
 def adapter_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
-    """The adapter that answered, with the start of its weights' hash; nothing for the base alone."""
+    """Return the adapter that answered, with the start of its weights' hash; nothing for the base alone."""
     conditions: Mapping[str, Any] = answer.get("conditions") or {}
     name, _, digest = str(conditions.get("adapter") or "").partition(" sha256:")
     if not name:
@@ -87,14 +87,14 @@ def adapter_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
 
 
 def asked_with(answer: Answer) -> dict[str, Any]:
-    """How an answer was asked for, in the words of its request."""
+    """Return how an answer was asked for, in the words of its request."""
     request: Mapping[str, Any] = answer.get("request") or {}
     system = any(message.get("role") == "system" for message in request.get("messages") or ())
     return {"system": system, **{name: request.get(name) for name in ("temperature", "max_tokens", "seed", "top_p")}}
 
 
 def unusual_rows(asked: Mapping[str, Any], *, temperature: float, max_tokens: int) -> list[PanelRow]:
-    """What of it is not as it is without a setting of the conversation's own."""
+    """Return what of it is not as it is without a setting of the conversation's own."""
     rows = []
     if asked.get("temperature") not in (None, temperature):
         rows.append(PanelRow("temperature", f"{asked['temperature']:g}"))
@@ -120,7 +120,7 @@ def client_rows(answer: Answer) -> list[PanelRow | PanelHeading]:
 
 
 def setting_rows(settings: Mapping[str, Any]) -> list[PanelRow | PanelHeading]:
-    """What the server says it runs with; only what was read back is shown here."""
+    """Return what the server says it runs with; only what was read back is shown here."""
     if not settings:
         return []
     reported = {str(name): value for name, value in settings.items() if value is not None}  # null: it is not set
@@ -139,7 +139,9 @@ def _said(value: Any) -> str:
 
 
 def proofs(answer: Answer) -> list[dict[str, Any]]:
-    """The proof of each picture, with the subtraction that gave it: prompt tokens and text tokens of the request."""
+    """Return the proof of each picture, with the subtraction that gave it: prompt tokens and text tokens of the
+    request.
+    """
     sights = [dict(sight) for sight in answer.get("vision") or ()]
     prompt = (answer.get("usage") or {}).get("prompt_tokens")
     seen = [sight.get("observed") for sight in sights]
@@ -168,7 +170,7 @@ def sight_lines(sight: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def summary(answer: Answer) -> str:
-    """One quiet line under an answer, for when the panel is not on the screen."""
+    """Return one quiet line under an answer, for when the panel is not on the screen."""
     timing: Mapping[str, Any] = answer.get("timing") or {}
     usage: Mapping[str, Any] = answer.get("usage") or {}
     parts = []

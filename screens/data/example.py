@@ -96,7 +96,7 @@ class ExamplePane(Vertical):
 
 
 def example_text(view: ExamplesView, index: int, width: int) -> Content:
-    """Everything of an example but its images, for `width` cells."""
+    """Return everything of an example but its images, for `width` cells."""
     example = view.opened.examples[index]
     lines = [_head(example), *_turns(example)]
     if example.truth is not None or example.scorer:
@@ -115,7 +115,7 @@ def example_text(view: ExamplesView, index: int, width: int) -> Content:
 
 
 def left_out(older: int, earlier: int) -> str:
-    """What is not among the answers, and why."""
+    """Return what is not among the answers, and why."""
     parts = [f"{older} older not read"] if older else []
     parts += [f"{earlier} of an earlier generation"] if earlier else []
     return f"also: {', '.join(parts)}"
@@ -195,7 +195,9 @@ def _answer(source: PredictionSource, prediction: Prediction, width: int, pairs:
 
 
 def short_name(model: str) -> str:
-    """A model's or an adapter's name without what every one of its kind begins with: folders, a run's day and hour."""
+    """Return a model's or an adapter's name without what every one of its kind begins with: folders, a run's day and
+    hour.
+    """
     parts = [part for part in model.split("/") if part not in ("", "adapter")]
     name = "/".join(parts[-2:])
     head = name.split("-")

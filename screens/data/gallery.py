@@ -256,7 +256,7 @@ class Gallery(ScrollView, can_focus=True, inherit_bindings=False):
         return Strip.join(parts).extend_cell_length(grid.width, self._plain)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines; where the terminal draws pixels, with the thumbnails over their blanks."""
+        """Return the lines; where the terminal draws pixels, with the thumbnails over their blanks."""
         lines = super().render_lines(crop)
         view = self._view
         if self._pixels is None or view is None or crop.x or not self.screen.is_active:

@@ -54,12 +54,14 @@ class DatasetRows(ItemList[DatasetEntry]):
 
 
 def state_sign(entry: DatasetEntry) -> Sign:
-    """Whether a dataset's files are as they were made."""
+    """Return whether a dataset's files are as they were made."""
     return BAD if entry.fault else sign_of(entry.state)
 
 
 def about(entry: DatasetEntry, scorers: tuple[str, ...]) -> Content:
-    """What is known of a dataset, in a few lines: splits with roles, scorer, who used it, whether it is intact."""
+    """Return what is known of a dataset, in a few lines: splits with roles, scorer, who used it, whether it is
+    intact.
+    """
     if entry.fault:
         return Content(f"✗ {entry.fault}").stylize("$error")
     # No line ends between a split and its number.

@@ -205,7 +205,7 @@ class DataScreen(LookingScreen[DataDesk]):
         self.gallery.focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What has no object is off, and gone from the footer."""
+        """Return what has no object is off, and gone from the footer."""
         if action in _OF_AN_EXAMPLE and (self.shown is None or self.gallery.chosen is None):
             return False
         if action in _OF_A_DATASET and self.rows.chosen is None:

@@ -44,13 +44,13 @@ class TilePixels:
             self.sixels = Sixels(scaled)
 
     def part(self, left: int, top: int, right: int, bottom: int) -> str:
-        """The sixels of some of its cells."""
+        """Return the sixels of some of its cells."""
         assert self.sixels is not None
         wide, high = self.cell
         return self.sixels.part(left * wide, top * high, right * wide, bottom * high)
 
     def painting(self, sight: Region) -> SixelPart | KittyPart:
-        """What writes it in one painting; `sight`: which of its cells are in sight."""
+        """Return what writes it in one painting; `sight`: which of its cells are in sight."""
         return KittyPart(self.image) if self.image is not None else SixelPart(self, sight)
 
 
@@ -80,7 +80,7 @@ class TileLine(Strip):
 
 
 def with_pixels(blanks: Strip, images: Iterable[tuple[int, int, SixelPart | KittyPart, TilePixels]]) -> Strip:
-    """A line with its images over `blanks`: each as (first cell, line within the image, painting, image)."""
+    """Return a line with its images over `blanks`: each as (first cell, line within the image, painting, image)."""
     parts, at = [], 0
     for left, row, painting, image in images:
         right = left + image.cells[0]

@@ -57,24 +57,24 @@ class TileGrid:
         return -(-self.count // self.columns) * self.tile[1]
 
     def top(self, index: int) -> int:
-        """The first line of a tile."""
+        """Return the first line of a tile."""
         return index // self.columns * self.tile[1]
 
     def at(self, x: int, y: int) -> int | None:
-        """The tile on a cell; None for none."""
+        """Return the tile on a cell; None for none."""
         column = x // self.tile[0]
         index = y // self.tile[1] * self.columns + column
         return index if column < self.columns and index < self.count else None
 
     def within(self, first: int, last: int) -> range:
-        """The tiles that lie on some of the lines `first` up to `last`."""
+        """Return the tiles that lie on some of the lines `first` up to `last`."""
         high = self.tile[1]
         return range(first // high * self.columns, min(self.count, -(-last // high) * self.columns))
 
 
 @lru_cache(maxsize=8)
 def tile_grid(width: int, height: int, count: int, pictures: bool) -> TileGrid:
-    """The grid of that room; asked for with every line that is drawn."""
+    """Return the grid of that room; asked for with every line that is drawn."""
     return TileGrid(width, height, count, pictures)
 
 
@@ -88,7 +88,7 @@ class Caption(NamedTuple):
 
 
 def caption(example: Example, answered: Answered, noted: bool) -> Caption:
-    """The caption of an example."""
+    """Return the caption of an example."""
     more = image_count(example)
     question = one_line(" ".join(example.question.split()), 120) or one_line(example.id, 120)
     if example.truth is None:  # what was answered stands in the place of the truth, and which image it is above
@@ -110,7 +110,7 @@ def caption(example: Example, answered: Answered, noted: bool) -> Caption:
 
 
 def short_truth(example: Example) -> str:
-    """A truth in a few words: counts as `3/2`, a list by its first, "–" for none."""
+    """Return a truth in a few words: counts as `3/2`, a list by its first, "–" for none."""
     truth = example.truth
     if truth is None:
         return "–"
@@ -120,7 +120,7 @@ def short_truth(example: Example) -> str:
 
 
 def mark_of(right: bool | None, valid: bool, failed: bool) -> Sign:
-    """The sign of an answer: right, wrong, not to be read, not scored or not come."""
+    """Return the sign of an answer: right, wrong, not to be read, not scored or not come."""
     if failed or right is None:
         return NOTHING
     return GOOD if right else BAD if valid else CAUTION
@@ -147,7 +147,9 @@ class TileImage(NamedTuple):
 
 
 def tile_image(data: bytes, cells: tuple[int, int], pixels: Drawing | None = None, key: str = "") -> TileImage:
-    """A thumbnail (JPEG) for `cells` (columns, rows), as `pixels` where the terminal draws them, else in half cells."""
+    """Return a thumbnail (JPEG) for `cells` (columns, rows), as `pixels` where the terminal draws them, else in half
+    cells.
+    """
     if pixels is not None:
         from vlmconsole.screens.data.tile_graphics import TilePixels
 
@@ -163,11 +165,11 @@ def tile_image(data: bytes, cells: tuple[int, int], pixels: Drawing | None = Non
 
 
 def tile_note(text: str, cells: tuple[int, int], style: Style) -> TileImage:
-    """A few words in the place of a thumbnail."""
+    """Return a few words in the place of a thumbnail."""
     words = in_cells(text, min(cells[0], len(text)))
     return TileImage([Strip([Segment(words, style)])], len(words), cells[1] // 2)
 
 
 def in_cells(text: str, width: int) -> str:
-    """One line of text in exactly `width` cells."""
+    """Return one line of text in exactly `width` cells."""
     return fitted(text, max(0, width))

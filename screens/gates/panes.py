@@ -87,7 +87,7 @@ def when(t: float | None) -> str:
 
 
 def head(opened: OpenedEntry) -> Content:
-    """Two or more lines: the verdict with its counts; plan, hash and chain; the first faults of the evidence."""
+    """Return two or more lines: the verdict with its counts; plan, hash and chain; the first faults of the evidence."""
     pieces: list[Piece] = []
     verdict, plan = opened.verdict, opened.plan
     if verdict is not None:
@@ -122,7 +122,7 @@ def head(opened: OpenedEntry) -> Content:
 
 
 def chain_state(opened: OpenedEntry) -> Content:
-    """Whether the ledger is whole and the run as it was sealed."""
+    """Return whether the ledger is whole and the run as it was sealed."""
     if opened.chain:
         return Content(f"✗ {one_line(opened.chain, 200)}").stylize("$error")
     status = opened.seal.status if opened.seal is not None else ""
@@ -264,7 +264,7 @@ class Spoken(VerticalScroll):
 
 
 def claims_text(opened: OpenedEntry) -> Content:
-    """What may and what may not be claimed, one sentence a line."""
+    """Return what may and what may not be claimed, one sentence a line."""
     plan = opened.plan
     if opened.verdict is None:
         about = [plan.title, f"before: {plan.before}", f"plan by: {plan.whose}"] if plan else []
@@ -286,7 +286,7 @@ def claims_text(opened: OpenedEntry) -> Content:
 
 
 def audit_text(opened: OpenedEntry) -> Content:
-    """The audit's checklist, what is wrong first; or how to have the run audited."""
+    """Return the audit's checklist, what is wrong first; or how to have the run audited."""
     if opened.entry.kind == "plan":
         return Content("Plans are not audited, only runs.").stylize("$faint")
     audit = opened.audit

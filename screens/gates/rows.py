@@ -54,7 +54,9 @@ ROOMY = 50  # cells of a line from which on its day and hour, verdict and plan a
 
 
 def run_label(name: str) -> tuple[str, str, str]:
-    """A run's name as (`11-29 14:00`, `repair-1-tiny`, `a1b2`): when it was made, its preset, what tells it apart."""
+    """Return a run's name as (`11-29 14:00`, `repair-1-tiny`, `a1b2`): when it was made, its preset, what tells it
+    apart.
+    """
     parts = name.split("-")
     if len(parts) >= 4 and len(parts[0]) == 8 and len(parts[1]) == 6 and (parts[0] + parts[1]).isdigit():
         day, hour = parts[0], parts[1]
@@ -63,7 +65,7 @@ def run_label(name: str) -> tuple[str, str, str]:
 
 
 def plan_label(entry: GateEntry) -> tuple[str, str, str]:
-    """A frozen plan as (when, name, beginning of its hash), which its file's name ends with."""
+    """Return a frozen plan as (when, name, beginning of its hash), which its file's name ends with."""
     when = time.strftime("%m-%d %H:%M", time.localtime(entry.t)) if entry.t else "never frozen"
     return when, entry.plan, one_line(entry.name.removesuffix(".json").rpartition("-")[2][:4], 4)
 
@@ -197,6 +199,6 @@ def case_room(width: int) -> int:
 
 
 def case_header(width: int) -> Content:
-    """What stands in the columns of `CaseRows`."""
+    """Return what stands in the columns of `CaseRows`."""
     room = case_room(width)
     return Content(f"{'':10}{'truth':<{room}} {'before':<{room}} after").stylize("$faint")

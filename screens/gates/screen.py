@@ -162,7 +162,7 @@ class GatesScreen(LookingScreen[GateDesk]):
         self._fill()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What has no object is off, and gone from the footer."""
+        """Return what has no object is off, and gone from the footer."""
         if action in ("open", "zoom") and self.opened is None:
             return False
         if action in ("check", "run_audit", "folder") and (self.opened is None or self.opened.entry.kind == "plan"):

@@ -28,7 +28,9 @@ def _method(plan: Plan) -> str:
 
 
 def gate_parts(opened: OpenedEntry, item: Judged | Gate | None) -> Parts:
-    """The condition with all its figures, its group's flips, the plan, the conditions, faults and past verdicts."""
+    """Return the condition with all its figures, its group's flips, the plan, the conditions, faults and past
+    verdicts.
+    """
     parts: Parts = []
     if isinstance(item, Judged):
         shown = figures(item)

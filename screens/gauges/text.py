@@ -18,7 +18,9 @@ _DEFINED = {"ttft": "ttft_s", "tpot": "tpot_s", "throughput": "throughput_tok_s"
 
 
 def facts(snapshot: Snapshot) -> Content:
-    """The running job with its conditions, the two queues, and every source that does not answer, with the why."""
+    """Return the running job with its conditions, the two queues, and every source that does not answer, with the
+    why.
+    """
     lines: list[Content] = []
     job = snapshot.job
     if job is not None:

@@ -153,7 +153,7 @@ def _head(row: QueueRow, state: RunState, now: float) -> Content:
 
 
 def how_far(row: QueueRow, state: RunState) -> Content:
-    """How far it is, or how far it came; of a job that is done nothing that looks unfinished."""
+    """Return how far it is, or how far it came; of a job that is done nothing that looks unfinished."""
     progress = row.progress or state.progress
     if progress is None:
         return Content("")
@@ -200,7 +200,7 @@ def _tail(page: LogPage | None) -> Content:
 
 
 def all_curves(state: RunState) -> tuple[Curve, ...]:
-    """The job's own curves, then its worker's load."""
+    """Return the job's own curves, then its worker's load."""
     curves = in_order(state.curves)
     if state.cpu is not None:
         curves.append(replace(state.cpu, name="worker CPU"))

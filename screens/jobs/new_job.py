@@ -26,7 +26,7 @@ Queue = Callable[[Sequence[Planned], Waits, int | None], Awaitable[bool]]
 
 
 def ahead(board: QueueBoard) -> str:
-    """What a job that is queued now waits for."""
+    """Return what a job that is queued now waits for."""
     waiting = board.count("queued")
     if board.drained:
         return with_keys("queue paused · {jobs.drain} resumes it")

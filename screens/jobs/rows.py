@@ -22,7 +22,7 @@ STATE_WIDTH = 11  # "– cancelled"
 
 
 def state_word(job: Job) -> str:
-    """The state, with "stopping" for a job that was asked to."""
+    """Return the state, with "stopping" for a job that was asked to."""
     return "stopping" if job.stop is not None and job.state in ("starting", "running") else job.state
 
 
@@ -36,7 +36,7 @@ def state_sign(job: Job, verdict: str = "") -> Content:
 
 
 def job_name(job: Job, room: int = 80) -> str:
-    """The preset; of a flow's step the step first, and the step alone where both do not fit in `room` cells."""
+    """Return the preset; of a flow's step the step first, and the step alone where both do not fit in `room` cells."""
     if job.flow is not None:
         whole = one_line(f"↳ {job.step}: {job.preset}", 80)
         return whole if len(whole) <= room else one_line(f"↳ {job.step}", 80)
@@ -123,5 +123,5 @@ class Columns:
 
 
 def devices(job: Job) -> str:
-    """What the job holds, or asks for."""
+    """Return what the job holds, or asks for."""
     return one_line(device_words(job.granted or job.devices, "–"), 40)

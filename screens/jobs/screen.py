@@ -208,7 +208,7 @@ class JobsScreen(LookingScreen[Desk]):
         self.look()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What cannot be done with the chosen job is off, and gone from the footer."""
+        """Return what cannot be done with the chosen job is off, and gone from the footer."""
         if action in _OF_A_JOB and (self.row is None or self.row.job.state not in _OF_A_JOB[action]):
             return False
         return super().check_action(action, parameters)

@@ -18,7 +18,7 @@ from vlmconsole.text.counts import many
 
 
 def empty_queue() -> Content:
-    """What to do where there is no job yet."""
+    """Return what to do where there is no job yet."""
     return Content.assemble(
         ("No jobs yet", "bold"),
         ("\n\nPress ", "$muted"),

@@ -62,12 +62,12 @@ class Shown:
 
 
 def steps_of(rollouts: Sequence[RolloutProgress]) -> list[float]:
-    """The steps that answers were kept of, oldest first."""
+    """Return the steps that answers were kept of, oldest first."""
     return list(dict.fromkeys(rollout.step for rollout in rollouts))
 
 
 def shown_at(rollouts: Sequence[RolloutProgress], step: float) -> list[Shown]:
-    """The step's pictures in the order in which they were answered."""
+    """Return the step's pictures in the order in which they were answered."""
     of_step = [rollout for rollout in rollouts if rollout.step == step]
     return [
         Shown(group[0].picture, group)
@@ -180,7 +180,7 @@ def _short(text: str) -> str:
 
 
 def headline(shown: Sequence[Shown], steps: Sequence[float], step: float) -> Content:
-    """One line: step, how many are right, what turned, how many groups taught nothing."""
+    """Return one line: step, how many are right, what turned, how many groups taught nothing."""
     answers = [answer for group in shown for answer in group.answers]
     first = answers[0]
     right = sum(answer.right for answer in answers)

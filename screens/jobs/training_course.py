@@ -28,13 +28,13 @@ TIMES = 10.0  # how many times a usual step without progress is a stall
 
 
 def in_order(curves: tuple[Curve, ...]) -> list[Curve]:
-    """The curves, those first that tell most of a training."""
+    """Return the curves, those first that tell most of a training."""
     rank = {name: place for place, name in enumerate(FIRST)}
     return sorted(curves, key=lambda curve: rank.get(curve.name, len(FIRST)))
 
 
 def course(row: QueueRow, state: RunState, now: float) -> Content:
-    """What there is of it, line by line; empty for a job of another kind. `now` is wall time, seconds."""
+    """Return what there is of it, line by line; empty for a job of another kind. `now` is wall time, seconds."""
     lines = [stall(row, state.progress or row.progress, now)]
     lines += [
         *_development(state),
@@ -46,7 +46,7 @@ def course(row: QueueRow, state: RunState, now: float) -> Content:
 
 
 def stall(row: QueueRow, progress: Progress | None, now: float) -> Content:
-    """A notice when a running job has not moved for much longer than one of its steps took."""
+    """Return a notice when a running job has not moved for much longer than one of its steps took."""
     if row.job.state != "running" or row.job.serves or row.job.kind == "flow":
         return Content("")
     since = progress.t if progress is not None else row.job.started

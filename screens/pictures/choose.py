@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def picture_view(source: Picture | Loadable, columns: int, rows: int, drawing: Drawing) -> Widget:
-    """The widget that draws `source` the way this terminal can; half cells unless it said more."""
+    """Return the widget that draws `source` the way this terminal can; half cells unless it said more."""
     if drawing in ("kitty", "sixel"):
         from vlmconsole.screens.pictures.graphics import GraphicsView
 

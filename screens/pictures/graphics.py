@@ -143,7 +143,7 @@ class GraphicsView(PictureView):
         return Sixels(scaled)
 
     def part(self, left: int, top: int, right: int, bottom: int) -> str:
-        """The sixels of some of its cells."""
+        """Return the sixels of some of its cells."""
         sixels: Any = self._made
         key = left, top, right, bottom
         if key not in self._parts:

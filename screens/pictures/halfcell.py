@@ -31,7 +31,7 @@ def _style(upper: tuple[int, int, int], lower: tuple[int, int, int]) -> Style:
 
 
 def strips(image: Image, columns: int, rows: int) -> list[Strip]:
-    """The picture as `rows` strips of `columns` cells; runs of equal cells become one segment."""
+    """Return the picture as `rows` strips of `columns` cells; runs of equal cells become one segment."""
     from PIL.Image import Resampling
 
     small = image.convert("RGB").resize((columns, rows * 2), Resampling.LANCZOS)

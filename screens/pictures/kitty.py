@@ -48,7 +48,7 @@ class KittyImage:
         self.number = int(hashlib.sha256(f"{name} {cells} {image.size}".encode()).hexdigest()[:6], 16) or 1
 
     def sent(self) -> str:
-        """What must reach the terminal before a cell of it: the picture, unless it is there already."""
+        """Return what must reach the terminal before a cell of it: the picture, unless it is there already."""
         if self.number in _there:
             _there.move_to_end(self.number)
             return ""
@@ -65,7 +65,7 @@ class KittyImage:
         return "".join(commands)
 
     def row(self, row: int, left: int, right: int) -> str:
-        """The text of cells `left` up to `right` of a row; the picture's number is its colour."""
+        """Return the text of cells `left` up to `right` of a row; the picture's number is its colour."""
         number = self.number
         colour = f"\x1b[38;2;{number >> 16};{number >> 8 & 255};{number & 255}m"
         return colour + CELL + MARKS[row] + MARKS[left] + CELL * (right - left - 1) + "\x1b[39m"

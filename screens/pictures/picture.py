@@ -37,7 +37,7 @@ _thumbnails: OrderedDict[str, Image] = OrderedDict()
 
 
 async def small_image(source: Picture | Loadable, side: int = THUMBNAIL) -> Image:
-    """The picture's thumbnail, decoded in a thread; raises PictureError when its file is gone.
+    """Return the picture's thumbnail, decoded in a thread; raises PictureError when its file is gone.
 
     One whose longest `side` is to be larger (pixels) is made for this once.
     """

@@ -33,7 +33,7 @@ class Sixels:
         self._shares = (palette * 100 + 127) // 255  # sixels count colours in per cent
 
     def part(self, left: int, top: int, right: int, bottom: int) -> str:
-        """The escape sequence that draws these pixels at the cursor; "" where there are none."""
+        """Return the escape sequence that draws these pixels at the cursor; "" where there are none."""
         pixels = self._pixels[top:bottom, left:right]
         height, width = pixels.shape
         if not height or not width:

@@ -108,12 +108,12 @@ def _fit(cell: Content, size: int, right: bool) -> Content:
 
 
 def layout(blocks: list[Block], width: int) -> list[Content]:
-    """All blocks as lines, a blank line between two unless both are tight."""
+    """Return all blocks as lines, a blank line between two unless both are tight."""
     return joined(blocks, [block.lines(width) for block in blocks])
 
 
 def joined(blocks: list[Block], each: list[list[Content]]) -> list[Content]:
-    """The lines of every block, as `layout` sets them."""
+    """Return the lines of every block, as `layout` sets them."""
     made: list[Content] = []
     before: Block | None = None
     for block, lines in zip(blocks, each, strict=True):

@@ -88,6 +88,6 @@ class RunFigures(LineView):
 
 
 def content_of(line: Line) -> Content:
-    """A drawn line in our colours."""
+    """Return a drawn line in our colours."""
     pieces = ((text, _TONE.sub(r"$\1", _GROUND.sub(r"on accent \1%", style))) for text, style in line.pieces)
     return Content.assemble(*pieces)

@@ -121,7 +121,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         return self.table.rows.chosen
 
     def run_folder(self) -> RunFolder | None:
-        """The chosen run."""
+        """Return the chosen run."""
         return RunFolder(self.row.path) if self.row is not None else None
 
     def on_item_list_chosen(self, event: ItemList.Chosen) -> None:
@@ -142,7 +142,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         self.look()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What has no object is off, and gone from the footer."""
+        """Return what has no object is off, and gone from the footer."""
         if action in _OF_A_RUN and self.row is None:
             return False
         if action == "compare" and not self.marks:

@@ -18,7 +18,7 @@ from vlmconsole.text.times import duration, is_today
 
 
 def no_runs() -> Content:
-    """What to do where there is no run yet."""
+    """Return what to do where there is no run yet."""
     return Content.assemble(
         ("No runs yet", "bold"),
         ("\n\nEvery job leaves a run: conditions, raw requests,\nresults and how it ended.\n\nPress ", "$muted"),
@@ -45,7 +45,7 @@ DOUBTFUL = ("INVALID", "CANNOT JUDGE", LATE_PASS, "not provable", "not confirmed
 
 
 def when(started: float | None, now: float) -> str:
-    """The day and the minute a run began; today only the minute."""
+    """Return the day and the minute a run began; today only the minute."""
     if started is None:
         return ""
     return time.strftime("%H:%M" if is_today(started, now) else "%-d %b", time.localtime(started))

@@ -53,7 +53,7 @@ def shape_for(profile: ServerProfile | None) -> tuple[KVShape, ProcessorSettings
 def worked_out(
     values: dict[str, str], pictures: ProcessorSettings, notes: tuple[str, ...], model: KVShape | None = None
 ) -> list[str]:
-    """The lines of both calculations for what was typed; a wrong value is said in the place of its result.
+    """Return the lines of both calculations for what was typed; a wrong value is said in the place of its result.
 
     model: whose windows hold while as many layers are typed as it has.
     """
@@ -83,7 +83,7 @@ def worked_out(
 
 
 def twins(profile: ServerProfile | None, values: dict[str, str]) -> str:
-    """The commands that work out the same from a shell; without one that a command has no words for."""
+    """Return the commands that work out the same from a shell; without one that a command has no words for."""
     shape, pictures, _ = shape_for(profile)
     folder = profile.model_dir() if profile is not None else None
     model = f" --model {shlex.quote(profile.model)}" if profile is not None and folder is not None else ""

@@ -138,7 +138,7 @@ class ServersScreen(LookingScreen[ServerDesk]):
         return self.line.profile if self.line is not None else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What cannot be done with the chosen server is off, and gone from the footer."""
+        """Return what cannot be done with the chosen server is off, and gone from the footer."""
         line = self.line
         state = line.status.state if line is not None else ""
         if action == "start":

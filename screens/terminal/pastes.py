@@ -36,7 +36,7 @@ class PasteFilter:
         self._held = ""
 
     def feed(self, data: str) -> str:
-        """What may be read now. Keys pass at once; a bare ESC is never held back."""
+        """Return what may be read now. Keys pass at once; a bare ESC is never held back."""
         rest, out = self._held + data, ""
         self._held = ""
         while True:
@@ -90,7 +90,7 @@ class InertPastes(XTermParser):
 
 
 def tolerant(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
-    """A maker of decoders that show a byte of another encoding as \ufffd instead of failing."""
+    """Return a maker of decoders that show a byte of another encoding as \ufffd instead of failing."""
     return partial(codecs.getincrementaldecoder(encoding), "replace")
 
 

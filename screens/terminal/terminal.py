@@ -27,7 +27,7 @@ _told_cell: tuple[int, int] | None = None
 
 
 def choose(setting: str, environment: Mapping[str, str], *, tty: bool) -> Drawing | Literal["ask"]:
-    """How pictures are drawn, as far as setting and environment decide; "ask" when only a probe can tell.
+    """Return how pictures are drawn, as far as setting and environment decide; "ask" when only a probe can tell.
 
     A multiplexer or a missing terminal always means half cells, also for `kitty` and `sixel`: their pictures would
     not survive a repaint of another pane.
@@ -49,7 +49,7 @@ def choose(setting: str, environment: Mapping[str, str], *, tty: bool) -> Drawin
 
 
 def drawing_for(setting: str, environment: Mapping[str, str] = os.environ) -> Drawing:
-    """The way to draw here; asks the terminal only where `choose` cannot tell."""
+    """Return the way to draw here; asks the terminal only where `choose` cannot tell."""
     tty = sys.stdin.isatty() and sys.stdout.isatty()
     chosen = choose(setting, environment, tty=tty)
     if chosen != "ask":
@@ -58,7 +58,7 @@ def drawing_for(setting: str, environment: Mapping[str, str] = os.environ) -> Dr
 
 
 def gone(descriptor: int) -> bool:
-    """Whether the terminal behind a descriptor has been closed; False for what never was one.
+    """Return whether the terminal behind a descriptor has been closed; False for what never was one.
 
     The kernel tells only the session's leader. Where that is `make`, it waits for the console before it ends itself.
     """
@@ -107,7 +107,7 @@ _ATTRIBUTES = re.compile(rb"\x1b\[\?([\d;]*)c")
 
 
 def understood(reply: bytes) -> Drawing:
-    """What a terminal draws by its answers to the probe; keeps its cells' size for `cell_pixels`."""
+    """Return what a terminal draws by its answers to the probe; keeps its cells' size for `cell_pixels`."""
     global _told_cell
     if (cell := _CELL.search(reply)) and int(cell[1]) and int(cell[2]):
         _told_cell = int(cell[2]), int(cell[1])
@@ -143,7 +143,7 @@ def under_ssh(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def scp_line(path: str, inbox: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The line to run on the laptop: copy `path` into this machine's inbox. Shell-quoted for both sides."""
+    """Return the line to run on the laptop: copy `path` into this machine's inbox. Shell-quoted for both sides."""
     import getpass
     import shlex
     import socket

@@ -40,7 +40,7 @@ class ItemList(LineView, Generic[T]):
         raise NotImplementedError
 
     def header(self, width: int) -> Content:
-        """What stands above the columns."""
+        """Return what stands above the columns."""
         return Content("")
 
     def differs(self, before: T, now: T) -> bool:

@@ -27,7 +27,7 @@ SIDES = ("before", "after")
 
 
 def audit_evaluation(run: RunFolder, chain: Chain, ledger: Ledger, shelves: Shelves) -> list[Finding]:
-    """Every check of one evaluation but those of its adapter's training."""
+    """Return every check of one evaluation but those of its adapter's training."""
     spec = run.job().get("spec")
     alone = isinstance(spec, dict) and spec.get("paired") is False
     sides = [read_side(run.file(f"{side}.jsonl")) for side in (SIDES[:1] if alone else SIDES)]
@@ -79,7 +79,9 @@ def _frozen(run: RunFolder, chain: Chain, plan: Plan | None, sides: list[Side]) 
 
 
 def audit_freezing(run: RunFolder, chain: Chain, trained: RunFolder) -> list[Finding]:
-    """The plan against the training that made the tested weights: frozen before it, and naming the rule it chose by."""
+    """Return the plan against the training that made the tested weights: frozen before it, and naming the rule it
+    chose by.
+    """
     plan, began = _plan_of(run), first_step(trained)
     if plan is None:
         return []  # said already
@@ -275,7 +277,7 @@ def _verdict(run: RunFolder, chain: Chain, ledger: Ledger, plan: Plan | None) ->
 
 
 def audit_models(run: RunFolder, find: Callable[[str], Path | None]) -> list[Finding]:
-    """The weights of both sides are still those that were evaluated; before is what the training started from.
+    """Return the weights of both sides are still those that were evaluated; before is what the training started from.
 
     `find` gives the folder of a side's adapter.
     """

@@ -84,7 +84,7 @@ class Seen:
         return Image.open(io.BytesIO(self.data)).convert("RGB")
 
     def questions(self) -> Iterator[Seen]:
-        """The example's questions, as an evaluation asks them."""
+        """Yield the example's questions, as an evaluation asks them."""
         for question in self.example.questions():
             yield Seen(question, self.hashes[: sum(turn.images for turn in question.turns)])
 
@@ -95,7 +95,7 @@ def _hashed(image: bytes) -> tuple[str, str]:
 
 
 def read_split(path: Path) -> Iterator[Seen]:
-    """Every example of a split. Raises AuditDataError naming the file and the row."""
+    """Yield every example of a split. Raises AuditDataError naming the file and the row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -114,7 +114,7 @@ def read_split(path: Path) -> Iterator[Seen]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """A dataset's manifest. Raises AuditDataError."""
+    """Return a dataset's manifest. Raises AuditDataError."""
     try:
         value = read_json(folder / "manifest.json")
         splits = value["splits"]
@@ -188,23 +188,27 @@ class Shelves:
                 self._places[value].add(Place(known.dataset, known.split, known.role, known.uid))
 
     def images(self, sha256: str, pixel_sha256: str) -> tuple[tuple[str, str], ...]:
-        """The hashes (file, pixels) of each image behind the one hash that a sample carries; of one image the same."""
+        """Return the hashes (file, pixels) of each image behind the one hash that a sample carries; of one image the
+        same.
+        """
         return self._several.get(sha256, ((sha256, pixel_sha256),))
 
     def places(self, *hashes: str) -> list[Place]:
-        """Every place of a picture with one of these hashes, in a fixed order."""
+        """Return every place of a picture with one of these hashes, in a fixed order."""
         places = {place for value in hashes for place in self._places.get(value, ())}
         return sorted(places, key=lambda place: (place.dataset, place.split, place.uid))
 
     def called(self, dataset: str, digest: Any = None) -> str:
-        """The folder's name of the generation of a dataset with that digest; the newest's where there is none such."""
+        """Return the folder's name of the generation of a dataset with that digest; the newest's where there is none
+        such.
+        """
         if not digest or digest_of(self.manifests.get(dataset, {})) == digest:
             return dataset
         earlier = (name for name in self.manifests if name.startswith(f"{dataset}@"))
         return next((name for name in earlier if digest_of(self.manifests[name]) == digest), dataset)
 
     def split(self, dataset: str, role: str, digest: Any = None) -> list[Seen]:
-        """The rows of all splits of that role, of the generation with that digest where the lab has it."""
+        """Return the rows of all splits of that role, of the generation with that digest where the lab has it."""
         dataset = self.called(dataset, digest)
         splits = self.manifests.get(dataset, {}).get("splits", {})
         return [
@@ -213,7 +217,7 @@ class Shelves:
 
 
 def isolation(shelves: Shelves, rows: Iterable[tuple[str, str, str]], role: str, what: str) -> Finding:
-    """Whether pictures (uid, file hash, pixel hash) of this role stand in no split of another kind, lab-wide.
+    """Return whether pictures (uid, file hash, pixel hash) of this role stand in no split of another kind, lab-wide.
 
     A tested picture may be in no training or development split; a training picture in no other split; and so on.
     """

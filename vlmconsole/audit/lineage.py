@@ -16,7 +16,9 @@ from vlmconsole.runs.places import Places
 
 
 def audit_parents(run: RunFolder, places: Places) -> list[Finding]:
-    """Each training started from the very adapter that the one before it chose; [] for one that starts afresh."""
+    """Return each training started from the very adapter that the one before it chose; [] for one that starts
+    afresh.
+    """
     name, chain = "parent adapters", [run.name]
     wrong: list[str] = []
     made = _chosen(places)
@@ -70,7 +72,9 @@ def _object(run: RunFolder, name: str) -> dict[str, Any]:
 
 
 def audit_replay(shelves: Shelves, name: str, digest: str | None = None) -> list[Finding]:
-    """A dataset's replayed pictures, drawn again by its recipe's seed from the earlier training splits; [] for none."""
+    """Return a dataset's replayed pictures, drawn again by its recipe's seed from the earlier training splits; [] for
+    none.
+    """
     manifest = shelves.manifests.get(shelves.called(name, digest), {})
     recipe = manifest.get("recipe")
     wrong: list[str] = []

@@ -56,7 +56,7 @@ class Replayed:
         return tuple(key for key in COMPARED if self.then[key] is None and self.now[key] is None)
 
     def to_json(self) -> dict[str, Any]:
-        """The shape of `audit replay --json`."""
+        """Return the shape of `audit replay --json`."""
         return {
             "run": self.run,
             "side": self.side,
@@ -74,7 +74,7 @@ class Replayed:
 
 
 def choose_sample(run: RunFolder, side: Side = "after") -> str:
-    """The sample to replay when none is named: truth 11 and 12 where there is one, else the largest counts.
+    """Return the sample to replay when none is named: truth 11 and 12 where there is one, else the largest counts.
 
     Raises ReplayError when there is none.
     """

@@ -33,7 +33,7 @@ def ask_again(
     lines: dict[str, dict[str, Any]],
     tick: Callable[[str], None],
 ) -> dict[str, ModelAnswer]:
-    """The answers to `members` by the side's server now, by id; `lines` are the batch's as they were answered.
+    """Return the answers to `members` by the side's server now, by id; `lines` are the batch's as they were answered.
 
     Raises ReplayError when that server is not the one that was evaluated, or cannot be reached.
     """

@@ -59,7 +59,7 @@ class Audit:
         return "CANNOT JUDGE" if missing else "PASS"
 
     def to_json(self) -> dict[str, Any]:
-        """The shape of `audit.json`."""
+        """Return the shape of `audit.json`."""
         states = [finding.state for finding in self.findings]
         return {
             "run": self.run,
@@ -161,7 +161,8 @@ def _evaluated_base(run: RunFolder) -> list[Finding]:
 
 
 def other_base(name: str, stored: Any, did: str, title: str = "base model") -> Finding | None:
-    """Whether the base of that name is another one here than was used; None when it is the same, or not here at all.
+    """Return whether the base of that name is another one here than was used; None when it is the same, or not here at
+    all.
 
     The bundled model comes with the program: a newer one is no fault of the run. Any other was changed.
     """

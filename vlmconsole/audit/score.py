@@ -51,7 +51,7 @@ def counting_reward(answer: Any, truth: str) -> ScoredAnswer:
 
 
 def naming_reward(answer: Any, truth: str) -> ScoredAnswer:
-    """One word, whatever its case and the space around it, with or without a full stop."""
+    """Return one word, whatever its case and the space around it, with or without a full stop."""
     if not isinstance(answer, str) or not answer.strip():
         return NONE
     word = answer.strip()
@@ -65,7 +65,9 @@ MARKERS: dict[str, Callable[[Any, str], ScoredAnswer]] = {"counting": counting_r
 
 
 def scored_again(scorer: str, answer: Any, truth: Any, options: Mapping[str, Any] | None = None) -> ScoredAnswer | None:
-    """One answer by the rule of a scorer (name, with or without version); None where it cannot be repeated here."""
+    """Return one answer by the rule of a scorer (name, with or without version); None where it cannot be repeated
+    here.
+    """
     name = scorer.partition("/")[0]
     if name == "counting" and not isinstance(truth, str):
         truth = json.dumps(truth)

@@ -28,7 +28,9 @@ AT_ONCE = 512
 
 
 def audit_training(run: RunFolder, chain: Chain, shelves: Shelves, base: Path | None) -> list[Finding]:
-    """Every check of one training run. `base` is the model folder that it started from, None when it is not here."""
+    """Return every check of one training run. `base` is the model folder that it started from, None when it is not
+    here.
+    """
     summary = _object(run, "summary.json")
     provenance = _object(run, "adapter/provenance.json")
     named = provenance.get("data")
@@ -323,7 +325,7 @@ def _base(provenance: dict[str, Any], base: Path | None) -> Finding:
 
 
 def audit_policy(run: RunFolder, base: Path | None) -> list[Finding]:
-    """Every check of one GRPO run: rewards and advantages again from its answers, gradients, weights."""
+    """Return every check of one GRPO run: rewards and advantages again from its answers, gradients, weights."""
     from vlmconsole.audit.weights import audit_full_change
 
     groups: dict[tuple[Any, Any], list[dict[str, Any]]] = defaultdict(list)

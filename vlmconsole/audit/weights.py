@@ -21,7 +21,8 @@ class AuditWeightsError(Exception):
 
 
 def weights_hash(folder: Path) -> str:
-    """The identity (hex) of a folder's weights as provenance names it: the name and SHA-256 of each `*.safetensors`.
+    """Return the identity (hex) of a folder's weights as provenance names it: the name and SHA-256 of each
+    `*.safetensors`.
 
     Raises AuditWeightsError when there are none.
     """
@@ -63,12 +64,14 @@ def tensors(folder: Path) -> dict[str, tuple[str, NDArray[Any]]]:
 
 
 def is_visual(name: str) -> bool:
-    """Whether a tensor belongs to the vision half."""
+    """Return whether a tensor belongs to the vision half."""
     return "visual" in name.split(".")
 
 
 def audit_change(run: Path, claimed: dict[str, Any]) -> list[Finding]:
-    """What a LoRA training really changed: `start/` against `adapter/`, and both against the run's own account."""
+    """Return what a LoRA training really changed: `start/` against `adapter/`, and both against the run's own
+    account.
+    """
     try:
         old, new = tensors(run / "start"), tensors(run / "adapter")
     except AuditWeightsError as error:
@@ -113,7 +116,7 @@ def audit_change(run: Path, claimed: dict[str, Any]) -> list[Finding]:
 
 
 def audit_full_change(base: Path, model: Path) -> list[Finding]:
-    """A whole model against its base: language tensors moved, visual ones byte for byte the same."""
+    """Return a whole model against its base: language tensors moved, visual ones byte for byte the same."""
     try:
         old, new = tensors(base), tensors(model)
     except AuditWeightsError as error:

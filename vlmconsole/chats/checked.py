@@ -207,7 +207,9 @@ def read_sampling(text: Any) -> tuple[dict[str, Any], bool]:
 
 
 def read_facts(sha256: Any, text: Any) -> dict[str, Any] | None:
-    """What is kept of a picture; None when it is damaged: its hash and its sizes are needed to show it at all."""
+    """Return what is kept of a picture; None when it is damaged: its hash and its sizes are needed to show it at
+    all.
+    """
     reading = _Reading()
     needed: dict[str, Check] = {
         **dict.fromkeys(("name", "pixel_sha256", "mime", "note"), _text),
@@ -221,10 +223,10 @@ def read_facts(sha256: Any, text: Any) -> dict[str, Any] | None:
 
 
 def read_text(value: Any) -> str:
-    """A column of text: SQLite keeps whatever was written into it."""
+    """Return a column of text: SQLite keeps whatever was written into it."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
 
 
 def read_time(value: Any) -> float:
-    """A column of wall-clock seconds that a calendar can show; 0 for what is none."""
+    """Return a column of wall-clock seconds that a calendar can show; 0 for what is none."""
     return float(value) if _number(value) and 0 <= value < 253_000_000_000 else 0.0

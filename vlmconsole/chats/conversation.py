@@ -53,7 +53,7 @@ class Conversation:
         self.messages = self.store.messages(self.chat.id, evidence=NEWEST) if self.chat is not None else []
 
     def whole(self, index: int) -> StoredMessage:
-        """The message at `index` with its evidence, read from the store where it came without."""
+        """Return the message at `index` with its evidence, read from the store where it came without."""
         message = self.messages[index]
         ended = message.role == "assistant" and message.state != "streaming"
         if ended and message.answer is None:
@@ -99,17 +99,17 @@ class Conversation:
         return [message for message in self.messages if message.role == "assistant"]
 
     def answer_at(self, index: int) -> StoredMessage | None:
-        """The message at `index` if it is an answer, else the answer to the question there."""
+        """Return the message at `index` if it is an answer, else the answer to the question there."""
         if not 0 <= index < len(self.messages):
             return None
         return next((message for message in self.messages[index:] if message.role == "assistant"), None)
 
     def question_at(self, index: int) -> StoredMessage | None:
-        """The message at `index` if it is a question, else the question of the answer there."""
+        """Return the message at `index` if it is a question, else the question of the answer there."""
         return next((message for message in reversed(self.messages[: index + 1]) if message.role == "user"), None)
 
     def answered(self, index: int) -> tuple[StoredMessage, list[StoredMessage]] | None:
-        """The question at or before `index`, and all answers to it."""
+        """Return the question at or before `index`, and all answers to it."""
         question = self.question_at(index)
         if question is None:
             return None
@@ -121,7 +121,7 @@ class Conversation:
         return question, answers
 
     def unsent(self, answer: StoredMessage) -> StoredMessage | None:
-        """The question of an answer that was stopped before anything was sent, if nobody else has it.
+        """Return the question of an answer that was stopped before anything was sent, if nobody else has it.
 
         None where another conversation is open, or where it was asked of a second server too, or asked again.
         """
@@ -135,11 +135,11 @@ class Conversation:
     # -- asking --------------------------------------------------------------------------------------------
 
     def before(self) -> list[StoredMessage]:
-        """The messages that remain before the next question."""
+        """Return the messages that remain before the next question."""
         return [message for message in self.messages if self.changing is None or message.id < self.changing]
 
     def questions(self) -> list[StoredMessage]:
-        """The questions among them."""
+        """Return the questions among them."""
         return [message for message in self.before() if message.role == "user"]
 
     def send_newest(self, count: int) -> None:
@@ -151,7 +151,8 @@ class Conversation:
         self.set(sampling=replace(self.sampling, since=since))
 
     def question(self, text: str, pictures: Sequence[Picture], server: str, since: int | None = None) -> Question:
-        """The next question as `server` would be asked it, for counting: earlier pictures come without their bytes.
+        """Return the next question as `server` would be asked it, for counting: earlier pictures come without their
+        bytes.
 
         `since`: as if it were set to that (None: as it is set).
         """
@@ -163,7 +164,7 @@ class Conversation:
         return sampling.question(messages, self._usual)
 
     def asked(self) -> dict[str, Any]:
-        """How the next question would be asked, in the words of a request."""
+        """Return how the next question would be asked, in the words of a request."""
         question = self.sampling.question([], self._usual)
         return {
             "temperature": question.temperature,

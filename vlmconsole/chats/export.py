@@ -38,7 +38,7 @@ class Exported:
 
 
 def chat_json(chat: Chat, messages: list[StoredMessage]) -> dict[str, Any]:
-    """Everything that is kept of a conversation; times in wall-clock seconds, pictures by their SHA-256."""
+    """Return everything that is kept of a conversation; times in wall-clock seconds, pictures by their SHA-256."""
     return {
         "id": chat.id,
         "title": chat.title,
@@ -69,7 +69,7 @@ def chat_json(chat: Chat, messages: list[StoredMessage]) -> dict[str, Any]:
 
 
 def chat_markdown(chat: Chat, messages: list[StoredMessage]) -> str:
-    """The conversation to read; pictures as links into `pictures/`, what was put aside left out."""
+    """Return the conversation to read; pictures as links into `pictures/`, what was put aside left out."""
     lines = [f"# {_literal(chat.title or f'Conversation {chat.id}')}", ""]
     if chat.system:
         lines += ["> system: " + inert(chat.system).replace("\n", "\n> "), ""]

@@ -47,7 +47,7 @@ class StoredPicture:
         return "; ".join(self.changes) or "sent as is"
 
     def facts(self) -> dict[str, Any]:
-        """The JSON shape used in exports and in the database."""
+        """Return the JSON shape used in exports and in the database."""
         return {
             "name": self.name,
             "sha256": self.sha256,
@@ -61,11 +61,13 @@ class StoredPicture:
         }
 
     def outline(self) -> Picture:
-        """The picture without its bytes: enough to count its tokens, and never to be sent."""
+        """Return the picture without its bytes: enough to count its tokens, and never to be sent."""
         return self._picture(b"")
 
     def load(self) -> Picture:
-        """The picture as it was sent, byte for byte. Raises PictureError when its file is gone or was changed."""
+        """Return the picture as it was sent, byte for byte. Raises PictureError when its file is gone or was
+        changed.
+        """
         from vlmconsole.vision.limits import PictureError
 
         try:

@@ -58,7 +58,7 @@ class Sampling:
         return cls(**{item.name: stored[item.name] for item in fields(cls) if item.name in stored})
 
     def stored(self) -> dict[str, Any]:
-        """The JSON object: what is set, and nothing else."""
+        """Return the JSON object: what is set, and nothing else."""
         values = {item.name: (getattr(self, item.name), item.default) for item in fields(self)}
         return {name: value for name, (value, default) in values.items() if value != default}
 

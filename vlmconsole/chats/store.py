@@ -81,7 +81,7 @@ class ChatStore:
         return self.chat(int(cursor.lastrowid or 0))
 
     def chat(self, chat_id: int) -> Chat:
-        """One conversation, deleted ones included (undo needs them)."""
+        """Return one conversation, deleted ones included (undo needs them)."""
         row = self._run(f"{_CHATS} WHERE c.id = ?", (chat_id,)).fetchone()
         if row is None:
             raise ChatStoreError(f"there is no conversation {chat_id}; `vlmconsole chats list` shows them").named()
@@ -189,7 +189,7 @@ class ChatStore:
         return self._message(row)
 
     def messages(self, chat_id: int, *, superseded: bool = False, evidence: int | None = None) -> list[StoredMessage]:
-        """All messages of a conversation in order; those put aside only when asked for.
+        """Return all messages of a conversation in order; those put aside only when asked for.
 
         evidence: how many of the newest come with the evidence of their answers (None: all). Reading thousands of
         them costs seconds and hundreds of MB, and a screen shows a few.
@@ -212,7 +212,7 @@ class ChatStore:
         return [self._message(row, pictures.get(row["id"], [])) for row in rows.fetchall()]
 
     def request(self, message_id: int) -> dict[str, Any] | None:
-        """The request behind an answer, its messages in full (pictures by their hash); None for one without.
+        """Return the request behind an answer, its messages in full (pictures by their hash); None for one without.
 
         They are kept by reference, as ids of messages: kept in full with each answer a conversation grew by the square.
         """
@@ -257,7 +257,7 @@ class ChatStore:
                 self._add_pictures("draft_pictures", int(cursor.lastrowid or 0), pictures)
 
     def take_draft(self) -> Draft | None:
-        """The newest draft of a process that is gone; from now on it is this process's own."""
+        """Return the newest draft of a process that is gone; from now on it is this process's own."""
         with self.together():
             rows = self._run("SELECT * FROM drafts ORDER BY kept DESC, id DESC").fetchall()
             lost = next((row for row in rows if not _lives(row["writer_pid"], row["writer_started"])), None)

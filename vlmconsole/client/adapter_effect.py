@@ -78,7 +78,8 @@ def _largest(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 async def with_effect(client: ChatClient, adapter: SelectedAdapter, messages: Sequence[Message]) -> SelectedAdapter:
-    """The adapter with a note on its effect, where the engine may answer with the base unasked; elsewhere as it is.
+    """Return the adapter with a note on its effect, where the engine may answer with the base unasked; elsewhere as it
+    is.
 
     One that is told a folder loads it or refuses. Asked is the text alone under a system message of
     ours: the measured question that follows must find neither its prefix nor its picture in a cache of the server.

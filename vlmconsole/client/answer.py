@@ -47,7 +47,7 @@ class Answer:
         return self.result.ended == "done" and not self.result.loss
 
     def to_json(self) -> dict[str, Any]:
-        """The shape of `vlmconsole chat --json`; times in seconds, null for what is unknown."""
+        """Return the shape of `vlmconsole chat --json`; times in seconds, null for what is unknown."""
         usage = self.result.usage
         return {
             "text": self.result.text,
@@ -90,7 +90,7 @@ def conditions_of(
     notes: tuple[str, ...],
     prompt: Mapping[str, str],
 ) -> Conditions:
-    """The conditions of one answer. model: the server's name for it; record: the request as it is kept.
+    """Return the conditions of one answer. model: the server's name for it; record: the request as it is kept.
 
     prompt: hashes of the served model's prompt form (`prompt.prompt_facts`).
     """

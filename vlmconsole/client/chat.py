@@ -163,7 +163,7 @@ class ChatClient:
     async def glance(
         self, messages: Sequence[Message], adapter: SelectedAdapter | None, max_tokens: int
     ) -> tuple[str, tuple[float, ...]]:
-        """A greedy answer that is not measured, and its tokens' log-probabilities (empty: not told).
+        """Return a greedy answer that is not measured, and its tokens' log-probabilities (empty: not told).
 
         Raises EngineError when there is no answer.
         """

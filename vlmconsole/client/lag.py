@@ -41,7 +41,7 @@ class LagMeter:
         self._arm(loop)
 
     def worst_since(self, samples: int) -> float:
-        """The greatest lateness (seconds) of the samples after the first `samples`; 0 while there is none."""
+        """Return the greatest lateness (seconds) of the samples after the first `samples`; 0 while there is none."""
         return max(self._late[samples:], default=0.0) / 1000
 
     def __len__(self) -> int:

@@ -64,7 +64,7 @@ def expected_tokens(picture: Picture, settings: ProcessorSettings | None) -> int
 def look(
     messages: Sequence[Message], usage: Usage, text: TextTokens, settings: ProcessorSettings | None
 ) -> list[Sight]:
-    """What can be proved about each picture. usage: of the answer; text: see `TextTokens`.
+    """Return what can be proved about each picture. usage: of the answer; text: see `TextTokens`.
 
     A server counts a prompt as a whole. With several pictures the sum is compared, and each picture's own count is
     stated only where the sum fits exactly.

@@ -82,7 +82,7 @@ class EvaluationComparison:
         return [f"{changed}; McNemar p {flips.p:.3g} (exact), n = {whole.n}"]
 
     def to_json(self) -> dict[str, Any]:
-        """The shape of `runs compare --json` for evaluations."""
+        """Return the shape of `runs compare --json` for evaluations."""
         value: dict[str, Any] = {"a": self.a.name, "b": self.b.name, "kind": "evaluation"}
         value |= {**self.comparison.to_json(), "sentence": self.comparison.sentence(), "remarks": list(self.remarks)}
         if self.comparison.comparable:
@@ -93,7 +93,9 @@ class EvaluationComparison:
 
 
 def evaluated_side(run: RunFolder, name: str = "") -> EvaluatedSide:
-    """A side of an evaluation: the one called `name`, else the tested one. Raises LabError where there is none."""
+    """Return a side of an evaluation: the one called `name`, else the tested one. Raises LabError where there is
+    none.
+    """
     sides = [side for side in SIDES if run.file(f"{side}.jsonl").exists()]
     side = name or next(iter(sides), "")
     if side not in sides:

@@ -24,7 +24,9 @@ INTERVAL_MEANS = (
 
 
 def noise(a: Sequence[float], b: Sequence[float]) -> tuple[tuple[float, float] | None, str]:
-    """How far the change of a median may be chance: its interval, as shares of the first, and the same in words."""
+    """Return how far the change of a median may be chance: its interval, as shares of the first, and the same in
+    words.
+    """
     if not a or not b or min(min(a), min(b)) <= 0:
         return None, ""
     if min(len(a), len(b)) < LEAST:
@@ -41,7 +43,7 @@ def _interval(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, float]
 
 
 def request_values(run: RunFolder) -> dict[str, Values]:
-    """What each counted request of a run took, by cell ("" where it has only one) and figure, in seconds."""
+    """Return what each counted request of a run took, by cell ("" where it has only one) and figure, in seconds."""
     values: dict[str, Values] = {}
     for row in run.read_jsonl("requests.jsonl"):
         if row.get("phase") != "measured" or row.get("counted") is not True or "role" in row:

@@ -117,7 +117,7 @@ class Comparison:
         return not self.differs and not self.invalid
 
     def sentence(self) -> str:
-        """The verdict in one sentence, every condition that stands against it named."""
+        """Return the verdict in one sentence, every condition that stands against it named."""
         if self.invalid:
             return "Not comparable: " + " ".join(self.invalid)
         if self.differs:
@@ -139,7 +139,7 @@ class Comparison:
 
 
 def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison:
-    """Every condition of `a` against `b`. `only` names the one that may differ (`settings.NAME` for one
+    """Return every condition of `a` against `b`. `only` names the one that may differ (`settings.NAME` for one
     of the server's settings). Raises LabError for a name that is none.
     """
     if only is not None and only not in COMPARED and not only.startswith("settings."):
@@ -177,7 +177,7 @@ def compare(a: Conditions, b: Conditions, only: str | None = None) -> Comparison
 
 
 def told_by_one(names: list[str]) -> str:
-    """What is to be said of settings that only one side tells; "" for none."""
+    """Return what is to be said of settings that only one side tells; "" for none."""
     if not names:
         return ""
     some = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
@@ -185,7 +185,7 @@ def told_by_one(names: list[str]) -> str:
 
 
 def same_condition(key: str, a: Any, b: Any) -> bool:
-    """Whether two values of one condition mean the same. Of warm-ups only counts whether there were any."""
+    """Return whether two values of one condition mean the same. Of warm-ups only counts whether there were any."""
     if key == "warm_up" and a is not None and b is not None:
         return bool(a.startswith(("0 ", "none"))) == bool(b.startswith(("0 ", "none")))
     return bool(a == b)
@@ -214,7 +214,7 @@ def _settings(a: dict[str, Any], b: dict[str, Any], already: set[str]) -> list[D
 
 
 def shown(key: str, value: Any) -> str:
-    """A condition as people read it."""
+    """Return a condition as people read it."""
     if value is None:
         return "not set" if key == "top_p" else "none" if key in NONE_IS_KNOWN else "not known"
     if key in ("system_sha256", "prompt_sha256", "template_sha256"):
@@ -254,7 +254,7 @@ def _number(value: Any) -> Any:
 
 
 def figures(a: dict[str, Any], b: dict[str, Any], values: tuple[Values, Values] = NO_VALUES) -> list[ComparedFigure]:
-    """The figures of two summaries side by side: p50 and p95 of distributions, plain figures as they are.
+    """Return the figures of two summaries side by side: p50 and p95 of distributions, plain figures as they are.
 
     `values`: what the requests of each side took; with them a p50's change has its interval.
     """
@@ -301,7 +301,7 @@ class ComparedSide:
 
 
 def sides(run: RunFolder, faults: list[str] | None = None) -> list[ComparedSide]:
-    """The measurements of a run, each with figures and conditions. Raises LabError when it has none.
+    """Return the measurements of a run, each with figures and conditions. Raises LabError when it has none.
 
     One without readable conditions is an error as well; with `faults` it is left out, and its sentence put there.
     """
@@ -332,7 +332,7 @@ def sides(run: RunFolder, faults: list[str] | None = None) -> list[ComparedSide]
 
 
 def side(run: RunFolder, cell: str = "") -> ComparedSide:
-    """The measurement `cell` of a run, or its only one. Raises LabError, which names the cells there are."""
+    """Return the measurement `cell` of a run, or its only one. Raises LabError, which names the cells there are."""
     known = sides(run)
     if not cell and len(known) == 1:
         return known[0]
@@ -345,12 +345,12 @@ def side(run: RunFolder, cell: str = "") -> ComparedSide:
 
 
 def compare_sides(a: ComparedSide, b: ComparedSide, only: str | None = None) -> tuple[Comparison, list[ComparedFigure]]:
-    """Whether two measurements may be compared, and their figures side by side."""
+    """Return whether two measurements may be compared, and their figures side by side."""
     invalid = [f"{measured.name} is INVALID: {measured.invalid}." for measured in (a, b) if measured.invalid]
     rows = figures(a.summary, b.summary, (a.values, b.values))
     return replace(compare(a.conditions, b.conditions, only), invalid=invalid), rows
 
 
 def compare_runs(a: RunFolder, b: RunFolder, only: str | None = None) -> tuple[Comparison, list[ComparedFigure]]:
-    """Two runs of one measurement each. Raises LabError when one has none, or several."""
+    """Return two runs of one measurement each. Raises LabError when one has none, or several."""
     return compare_sides(side(a), side(b), only)

@@ -27,7 +27,7 @@ class CellPair:
 
     @classmethod
     def of(cls, name: str, a: ComparedSide, b: ComparedSide, only: str | None = None) -> CellPair:
-        """The pair compared; `only` is the one condition that may differ."""
+        """Return the pair compared; `only` is the one condition that may differ."""
         return cls(name, a, b, *compare_sides(a, b, only))
 
     def to_json(self) -> dict[str, Any]:
@@ -53,11 +53,11 @@ class SweepComparison:
         return bool(self.pairs) and all(pair.comparison.comparable for pair in self.pairs)
 
     def under(self, only: str) -> SweepComparison:
-        """The same pairs where the condition `only` may differ; nothing is read again."""
+        """Return the same pairs where the condition `only` may differ; nothing is read again."""
         return replace(self, pairs=[CellPair.of(pair.name, pair.a, pair.b, only) for pair in self.pairs])
 
     def sentence(self) -> str:
-        """How many cells may be compared, in one sentence."""
+        """Return how many cells may be compared, in one sentence."""
         if not self.pairs:
             return "Not comparable: the two have no cell of the same name."
         count, good = len(self.pairs), sum(pair.comparison.comparable for pair in self.pairs)
@@ -78,12 +78,12 @@ class SweepComparison:
 
 
 def is_sweep(run: RunFolder) -> bool:
-    """Whether the run has several cells, so that it can only be compared as a whole or by one of them."""
+    """Return whether the run has several cells, so that it can only be compared as a whole or by one of them."""
     return len(cells(run)) > 1
 
 
 def compare_sweeps(a: RunFolder, b: RunFolder, only: str | None = None) -> SweepComparison:
-    """Every cell of `a` with the cell of that name of `b`. Raises LabError when one has no figures at all."""
+    """Return every cell of `a` with the cell of that name of `b`. Raises LabError when one has no figures at all."""
     faults: list[str] = []
     left, right = _by_name(a, faults), _by_name(b, faults)
     pairs = [CellPair.of(name, side, right[name], only) for name, side in left.items() if name in right]

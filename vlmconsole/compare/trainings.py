@@ -74,7 +74,7 @@ class TrainingComparison:
     rows: list[ComparedFigure]
 
     def to_json(self) -> dict[str, Any]:
-        """The shape of `runs compare --json` for trainings."""
+        """Return the shape of `runs compare --json` for trainings."""
         value: dict[str, Any] = {"a": self.a.name, "b": self.b.name, "kind": self.a.kind}
         value |= {**self.comparison.to_json(), "sentence": self.comparison.sentence()}
         if self.comparison.comparable:
@@ -95,7 +95,7 @@ def family(run: RunFolder) -> str:
 
 
 def refusal(a: RunFolder, b: RunFolder) -> str:
-    """Why runs of these two families cannot be compared at all, in one sentence; "" when they might be."""
+    """Return why runs of these two families cannot be compared at all, in one sentence; "" when they might be."""
     families = [family(run) for run in (a, b)]
     if len(set(families)) > 1 and all(families):
         named = " and ".join(f"{run.name} is {_what(run)}" for run in (a, b))
@@ -144,7 +144,9 @@ def compare_trainings(a: RunFolder, b: RunFolder, only: str | None = None) -> Tr
 
 
 def trained(run: RunFolder) -> Trained:
-    """A training's conditions, curves and figures as its files tell them. Raises LabError when it made no step."""
+    """Return a training's conditions, curves and figures as its files tell them. Raises LabError when it made no
+    step.
+    """
     rows = [row for row in run.read_jsonl("training.jsonl") if number(row.get("step")) is not None]
     state = str(run.state().get("state", "unknown"))
     if not rows:
@@ -249,7 +251,7 @@ def _figures(a: Trained, b: Trained) -> list[ComparedFigure]:
 
 
 def drawn_curves(comparison: TrainingComparison, width: int) -> list[str]:
-    """A line for each curve of each side, both on one scale, in at most `width` bars, with its two ends."""
+    """Return a line for each curve of each side, both on one scale, in at most `width` bars, with its two ends."""
     lines = []
     for key, (name, unit, _) in CURVES.items():
         both = [[value for _, value in side.curves.get(key, [])] for side in (comparison.a, comparison.b)]

@@ -23,7 +23,7 @@ LEAST_VISIBLE = 0.5
 
 
 def explore_scene(seed: str, group: str, *, red: int, blue: int, others: int = 0) -> Scene:
-    """A scene of an exploratory group. Raises ValueError for another group or more things than fit.
+    """Return a scene of an exploratory group. Raises ValueError for another group or more things than fit.
 
     `others` asks for so many distractors in a scene of `occlusion` without targets: all blank ones are alike.
     """

@@ -53,7 +53,7 @@ def _cells(rng: random.Random, count: int, layout: Layout) -> list[tuple[int, in
 
 
 def clear(spots: list[Spot], spot: Spot) -> bool:
-    """Whether `spot`'s circumscribed circle keeps its distance from all others and lies in the picture."""
+    """Return whether `spot`'s circumscribed circle keeps its distance from all others and lies in the picture."""
     x, y, radius = spot
     edge = radius + GAP
     if not (edge <= x <= SIDE - 1 - edge and edge <= y <= SIDE - 1 - edge):
@@ -80,7 +80,7 @@ def _try(rng: random.Random, radii: list[int], layout: Layout, ease: float) -> l
 
 
 def arrange(rng: random.Random, radii: list[int], layout: Layout) -> list[Spot]:
-    """A place and final radius for each wanted radius, in order. Radii above 26 need an empty-ish board.
+    """Return a place and final radius for each wanted radius, in order. Radii above 26 need an empty-ish board.
 
     Raises ValueError when more than 64 objects are asked for.
     """

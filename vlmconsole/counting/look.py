@@ -62,7 +62,7 @@ PLAIN = SceneLook()
 
 
 def random_look(rng: random.Random) -> SceneLook:
-    """A varied rendering; each part changes on its own, about half of them at a time."""
+    """Return a varied rendering; each part changes on its own, about half of them at a time."""
     dark = rng.random() < 0.3
     background = rng.choice(DARK if dark else LIGHT)
     second: RGB | None = None
@@ -79,7 +79,7 @@ def random_look(rng: random.Random) -> SceneLook:
 
 @lru_cache(maxsize=64)
 def backdrop(top: RGB, bottom: RGB | None, side: int) -> Image.Image:
-    """The empty picture, `side` × `side`, RGB; shared, so copy before painting."""
+    """Return the empty picture, `side` × `side`, RGB; shared, so copy before painting."""
     if bottom is None or bottom == top:
         return Image.new("RGB", (side, side), top)
     share = np.linspace(0.0, 1.0, side)[:, None]
@@ -100,7 +100,7 @@ def _grain(side: int) -> NDArray[np.int16]:
 
 
 def add_grain(picture: Image.Image, deviation: float, rng: random.Random) -> Image.Image:
-    """The picture with seeded noise of `deviation` (0–255 units) added and clipped."""
+    """Return the picture with seeded noise of `deviation` (0–255 units) added and clipped."""
     side = picture.width
     x, y = rng.randrange(64), rng.randrange(64)
     window = _grain(side)[y : y + side, x : x + side]

@@ -38,7 +38,7 @@ class Found:
 
 
 def find_objects(picture: Image.Image) -> list[Found]:
-    """Every coloured object of an RGB picture, from top to bottom.
+    """Return every coloured object of an RGB picture, from top to bottom.
 
     Overlapping objects of one colour come out as one area with a poor `fit`; of two colours, as cut shapes.
     """
@@ -67,7 +67,7 @@ def find_objects(picture: Image.Image) -> list[Found]:
 
 
 def count(objects: list[Found], colour: str, shape: str) -> int:
-    """How many of them are of that colour and shape."""
+    """Return how many of them are of that colour and shape."""
     return sum(each.colour == colour and each.shape == shape for each in objects)
 
 

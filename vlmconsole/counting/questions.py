@@ -172,7 +172,7 @@ SHARES = {
 
 
 def few_things(seed: str, counts: Sequence[int] = (1, 2, 2, 3, 3, 4)) -> Scene:
-    """One to four things of clearly different sizes, often larger than in counting scenes, any look."""
+    """Return one to four things of clearly different sizes, often larger than in counting scenes, any look."""
     rng = random.Random(f"few:{seed}")
     count = rng.choice(counts)
     kinds = rng.sample(KINDS, count)
@@ -196,7 +196,7 @@ def question_set(
     counts: Sequence[int] = (1, 2, 2, 3, 3, 4),
     shares: Mapping[str, int] = SHARES,
 ) -> QuestionSet:
-    """A few-things picture with up to `turns` questions; of one `kind` only, if given (see ASKERS).
+    """Return a few-things picture with up to `turns` questions; of one `kind` only, if given (see ASKERS).
 
     `counts` are the numbers of things to choose from, `shares` how often each kind is asked.
     """
@@ -218,7 +218,9 @@ def question_set(
 
 
 def lone_scene(seed: str) -> Scene:
-    """One thing of any size, up to half the picture across, or two of the same size: what people draw to try it out."""
+    """Return one thing of any size, up to half the picture across, or two of the same size: what people draw to try it
+    out.
+    """
     rng = random.Random(f"lone:{seed}")
     count = rng.choice((1, 1, 1, 2))
     radius = round(14 * (110 / 14) ** rng.random()) if count == 1 else rng.randint(14, 70)
@@ -329,7 +331,7 @@ def said_set(seed: str, turns: int = 6) -> QuestionSet:
 
 
 def outside_chat(seed: str) -> QuestionSet:
-    """One or two turns of small talk without a picture."""
+    """Return one or two turns of small talk without a picture."""
     rng = random.Random(f"outside:{seed}")
     texts = rng.sample(OUTSIDE, rng.choice((1, 1, 2)))
     return QuestionSet(None, tuple((text, NO_PICTURE) for text in texts), ("outside",) * len(texts))

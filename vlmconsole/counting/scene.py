@@ -76,7 +76,7 @@ class Scene:
         return {field: sum((t.colour, t.shape) == kind for t in self.things) for field, kind in TARGETS.items()}
 
     def draw(self) -> Image.Image:
-        """The picture, 448 × 448 RGB; the same on every call."""
+        """Return the picture, 448 × 448 RGB; the same on every call."""
         picture = backdrop(self.look.background, self.look.second, SIDE).copy()
         palette = PALETTES[self.look.palette]
         for thing in self.things:
@@ -92,7 +92,7 @@ class Scene:
         return picture
 
     def png(self) -> bytes:
-        """The picture as PNG bytes."""
+        """Return the picture as PNG bytes."""
         buffer = io.BytesIO()
         self.draw().save(buffer, "PNG", compress_level=3)
         return buffer.getvalue()
@@ -116,7 +116,7 @@ def _press(picture: Image.Image, thing: Thing, colour: tuple[int, int, int], mas
 def compose(
     seed: str, wanted: list[Wanted], *, group: str = "regular", layout: Layout = REGULAR, look: SceneLook = PLAIN
 ) -> Scene:
-    """A scene of exactly the wanted things, each at a seeded place. Raises ValueError past 64 things."""
+    """Return a scene of exactly the wanted things, each at a seeded place. Raises ValueError past 64 things."""
     rng = random.Random(f"{seed}:places")
     radii = [w.radius if w.radius is not None else rng.randint(*layout.sizes) for w in wanted]
     spots = arrange(rng, radii, layout)
@@ -140,7 +140,7 @@ def make_scene(
     hollow: float | None = None,
     varied: bool | None = None,
 ) -> Scene:
-    """A seeded scene of one group: regular, variants, scattered, dense, hollow or high.
+    """Return a seeded scene of one group: regular, variants, scattered, dense, hollow or high.
 
     `red` and `blue` fix the counts of red circles and blue squares; a count left open is drawn from `low` to
     `high` (0–7; 8–12 in the group `high`). `others` fixes the number of distractors (else 0–6). `hollow` is
@@ -169,7 +169,7 @@ def make_scene(
 
 
 def check(scene: Scene) -> list[str]:
-    """What is wrong with a scene, from its geometry and its pixels; empty when all is as it should be.
+    """Return what is wrong with a scene, from its geometry and its pixels; empty when all is as it should be.
 
     Checked: every object inside the picture, circumscribed circles apart, no pixel claimed twice, each object
     covers at least 40 pixels, and its colour stands out from the ground and the other names' colours.
@@ -202,7 +202,7 @@ def _apart(first: tuple[int, int, int], second: tuple[int, int, int]) -> float:
 
 
 def label_json(label: dict[str, int]) -> str:
-    """The exact answer to the counting question."""
+    """Return the exact answer to the counting question."""
     return json.dumps({field: label[field] for field in TARGETS})
 
 

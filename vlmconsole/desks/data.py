@@ -83,12 +83,12 @@ class OpenedDataset:
         return tuple(sorted({example.scorer for example in self.examples if example.scorer}))
 
     def example(self, index: int) -> Example:
-        """An example with its images. Raises DataError."""
+        """Return an example with its images. Raises DataError."""
         split, at = self._places[index]
         return self._splits[split].example(at)
 
     def key(self, index: int) -> str:
-        """What its first image is called among thumbnails: the hash of its file, and its row."""
+        """Return what its first image is called among thumbnails: the hash of its file, and its row."""
         split, at = self._places[index]
         return f"{self._keys[split]}:{at}"
 
@@ -109,13 +109,13 @@ class ExamplesView:
     query_text: str = ""
 
     def answered(self, index: int) -> Answered:
-        """The answers to an example that the filter's `run:` lets count."""
+        """Return the answers to an example that the filter's `run:` lets count."""
         example = self.opened.examples[index]
         every = self.predictions.of(example.split, example.id)
         return [pair for pair in every if self.query.counts(pair[0])]
 
     def notes_on(self, index: int) -> tuple[ReadingNote, ...]:
-        """The notes on an example and on answers to it, oldest first."""
+        """Return the notes on an example and on answers to it, oldest first."""
         return self.notes.get(self.opened.examples[index].id, ())
 
     def exported(self, places: Sequence[int], desk: DataDesk) -> list[ExportedExample]:
@@ -131,7 +131,7 @@ class ExamplesView:
         ]
 
     def state_counts(self) -> dict[str, int]:
-        """How many of all examples each `is:` and `tag:` would leave."""
+        """Return how many of all examples each `is:` and `tag:` would leave."""
         counts: Counter[str] = Counter()
         for index in range(len(self.opened.examples)):
             notes = self.notes_on(index)
@@ -161,7 +161,9 @@ class DataDesk:
     # -- the list ------------------------------------------------------------------------------------------
 
     def listing(self, *, check: bool = True) -> list[DatasetEntry]:
-        """Every dataset of the lab by name, each with its earlier generations after it; `check`: hash small ones."""
+        """Return every dataset of the lab by name, each with its earlier generations after it; `check`: hash small
+        ones.
+        """
         runs = self._reader.runs()
         budget, entries = CHECKED, []
         for path in sorted(path.parent for path in self.places.datasets.glob(f"*/{MANIFEST}")):
@@ -203,7 +205,7 @@ class DataDesk:
     # -- one of them ---------------------------------------------------------------------------------------
 
     def view(self, entry: DatasetEntry, words: str = "") -> ExamplesView:
-        """A dataset as the filter `words` leaves it; the same object while nothing moved.
+        """Return a dataset as the filter `words` leaves it; the same object while nothing moved.
 
         Raises DataError for a file that cannot be read, QueryError for a filter that means nothing.
         """
@@ -238,7 +240,7 @@ class DataDesk:
         return self._opened[entry.path][1]
 
     def thumbnail(self, opened: OpenedDataset, index: int) -> bytes | None:
-        """An example's first image, small (JPEG); b"" for one that is no image, None where it has none.
+        """Return an example's first image, small (JPEG); b"" for one that is no image, None where it has none.
 
         Raises DataError where the dataset's file is damaged.
         """

@@ -66,7 +66,7 @@ class FormGroup:
 
 
 def catalogue(places: Places) -> tuple[list[PresetEntry], str]:
-    """Every preset, by the title of its kind and then by name; and what is wrong with a user's file, or ""."""
+    """Return every preset, by the title of its kind and then by name; and what is wrong with a user's file, or ""."""
     wrong = ""
     try:
         presets = list_presets(places)
@@ -86,7 +86,7 @@ def _group(kind: str, places: Places) -> str:
 
 
 def form(name: str, places: Places) -> list[FormGroup]:
-    """The form of a preset. Raises LabError when there is no such preset or kind."""
+    """Return the form of a preset. Raises LabError when there is no such preset or kind."""
     preset = load_preset(name, places)
     if preset.kind != "flow":
         return [FormGroup("", tuple(_fields(load_kind(preset.kind, places).spec, preset.spec, "", preset.proposed)))]
@@ -172,7 +172,7 @@ def _allowed(schema: Mapping[str, Any], choices: Sequence[str]) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A setting as one types it: nothing for None, `true`, `0.001`, `[1, 2]`, plain text as it is."""
+    """Return a setting as one types it: nothing for None, `true`, `0.001`, `[1, 2]`, plain text as it is."""
     if value is None:
         return ""
     if isinstance(value, BaseModel):
@@ -203,7 +203,7 @@ def sets(groups: Sequence[FormGroup], values: Mapping[str, str]) -> list[str]:
 
 
 def parse_json(text: str) -> Any:
-    """A table as it was typed, or the text itself when it is none (its check then says what is wrong)."""
+    """Return a table as it was typed, or the text itself when it is none (its check then says what is wrong)."""
     try:
         return json.loads(text)
     except ValueError:
@@ -211,7 +211,9 @@ def parse_json(text: str) -> Any:
 
 
 def problems(name: str, changes: Sequence[str], places: Places) -> dict[str, str]:
-    """What is wrong with which key, in words that say what it may be; key "" for the whole. Empty when all is well."""
+    """Return what is wrong with which key, in words that say what it may be; key "" for the whole. Empty when all is
+    well.
+    """
     preset = load_preset(name, places)
     if preset.kind != "flow":
         return dict(_problems(preset, changes, "", places))
@@ -243,12 +245,12 @@ def _problems(preset: Preset, changes: Sequence[str], prefix: str, places: Place
 
 
 def planned(name: str, changes: Sequence[str], places: Places, alone: bool = True) -> list[Planned]:
-    """What would be queued, with its estimate. `alone`: it follows on no other job. Raises LabError."""
+    """Return what would be queued, with its estimate. `alone`: it follows on no other job. Raises LabError."""
     return plan(load_preset(name, places), changes, places, alone=alone)
 
 
 def twin(name: str, changes: Sequence[str], after: Sequence[str] = (), priority: int | None = None) -> str:
-    """The command line that queues the same."""
+    """Return the command line that queues the same."""
     words = ["vlmconsole", "jobs", "add", name]
     for change in changes:
         words += ["--set", change]

@@ -67,11 +67,11 @@ class OpenedEntry:
     powers: tuple[GatePower, ...] = ()  # of a plan that has judged nothing yet
 
     def power_of(self, gate: Gate) -> GatePower | None:
-        """What a gate can see; None where it is not known."""
+        """Return what a gate can see; None where it is not known."""
         return next((each for each in self.powers if each.gate == gate), None)
 
     def deciding(self, gate: Gate) -> tuple[Case, ...]:
-        """The pictures of a gate's group, those that decide about it first."""
+        """Return the pictures of a gate's group, those that decide about it first."""
         of_group = (case for case in self.cases if case.after.group == gate.group)
         return tuple(sorted(of_group, key=lambda case: (*gate.definition.deciding(case), case.after.id)))
 
@@ -90,7 +90,7 @@ class GateDesk:
         self.images = SampleImages(places)
 
     def chain(self) -> Chain:
-        """The ledger, read again when it grew."""
+        """Return the ledger, read again when it grew."""
         stamp = file_stamp(self.places.ledger)
         if self._chain is None or self._chain[0] != stamp:
             self._chain = (stamp, self.ledger.read())
@@ -210,7 +210,7 @@ class GateDesk:
 
 
 def read_audit(places: Places, run: str) -> dict[str, Any] | None:
-    """The newest audit of a run (`audit.json` of audit/run.py); None when it was never audited."""
+    """Return the newest audit of a run (`audit.json` of audit/run.py); None when it was never audited."""
     value = RunFolder(places.home / AUDITS).read_json(f"{run}.json")
     return value if isinstance(value, dict) else None
 

@@ -56,7 +56,7 @@ class Opener:
         self._last: OpenedRun | None = None
 
     def read(self, run: RunFolder) -> OpenedRun:
-        """The run as it is now. The same object when nothing moved."""
+        """Return the run as it is now. The same object when nothing moved."""
         if self._story is None or self._story.run.path != run.path:
             self._story, self._last = RunStory(run), None
         stamp = (str(run.path), moved(run))
@@ -97,7 +97,9 @@ def _without_curves(sections: Sequence[Section]) -> list[Section]:
 
 
 def evidence(run: RunFolder, target: OpenTarget) -> list[tuple[str, str]]:
-    """What stands behind a figure, as (heading, text): conditions first, then figures, definitions, raw requests."""
+    """Return what stands behind a figure, as (heading, text): conditions first, then figures, definitions, raw
+    requests.
+    """
     measured = cells(run)
     cell = next((candidate for candidate in measured if candidate.name == target.name), None)
     parts: list[tuple[str, str]] = []

@@ -95,7 +95,7 @@ class Desk:
 
     # --- showing ---
     def board(self, words: str = "", window: int = WINDOW) -> QueueBoard:
-        """The queue now: running, waiting in order, ended newest first, `window` of each; or those with `words`.
+        """Return the queue now: running, waiting in order, ended newest first, `window` of each; or those with `words`.
 
         A flow has its steps beneath it, and those that run stand below the other running jobs. The same object while
         nothing has changed, so that nothing needs to be drawn.
@@ -306,18 +306,20 @@ def verdict_of(job: Job) -> str:
 
 
 def label_of(job: Job) -> str:
-    """The verdict for people: as :func:`verdict_of`, but a PASS by a plan that was frozen late is no plain one."""
+    """Return the verdict for people: as :func:`verdict_of`, but a PASS by a plan that was frozen late is no plain
+    one.
+    """
     verdict = verdict_of(job)
     return standing(RunFolder(Path(job.run)), verdict) if job.run else verdict
 
 
 def worst(verdicts: Iterable[str]) -> str:
-    """The worst of them, "" for none."""
+    """Return the worst of them, "" for none."""
     return min((verdict for verdict in verdicts if verdict), key=VERDICTS.index, default="")
 
 
 def losses(row: QueueRow, waiters: Sequence[int], now: float) -> str:
-    """What cancelling a job would cost, in sentences."""
+    """Return what cancelling a job would cost, in sentences."""
     job = row.job
     lines = []
     if job.state == "queued":

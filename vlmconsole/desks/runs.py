@@ -79,7 +79,7 @@ class Shelf:
         self._chain_stamp: Stamp = (-1,)
 
     def read(self, words: str = "") -> RunsBoard:
-        """All runs whose name, kind, title, state, verdict or seal hold every one of `words`."""
+        """Return all runs whose name, kind, title, state, verdict or seal hold every one of `words`."""
         self._read_chain()
         sealed = {e.get("run") for e in self._chain.entries if e.get("kind") == "sealed"}
         runs = list_runs(self.places.runs)
@@ -142,7 +142,7 @@ class Shelf:
 
 
 def line_of(run: RunFolder) -> RunLine:
-    """A run's line as its own files tell it, its seal not looked at."""
+    """Return a run's line as its own files tell it, its seal not looked at."""
     job, state, summary = run.job(), run.state(), run.read_json("summary.json")
     wrong = [f"{name} cannot be read" for name, value in (("job.json", job), ("state.json", state)) if not value]
     if "summary.json" in run.unreadable():

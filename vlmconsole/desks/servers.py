@@ -96,7 +96,7 @@ class ServerDesk:
             self._store.close()
 
     def look(self, name: str | None, page: LogPage | None = None) -> ServersView:
-        """Everything now; `name` is the chosen profile (None: the first), `page` its log as last read."""
+        """Return everything now; `name` is the chosen profile (None: the first), `page` its log as last read."""
         problems: list[ProfileError] = []
         profiles = load_profiles(self.places.servers, problems=problems)
         if self._store is None:
@@ -221,7 +221,7 @@ async def _effects(profile: ServerProfile, places: Places) -> dict[str, Effect]:
 
 
 def measuring(places: Places) -> bool:
-    """Whether a job measures times now: then servers are asked nothing."""
+    """Return whether a job measures times now: then servers are asked nothing."""
     if not places.queue.exists():
         return False
     store = Store(places.queue)

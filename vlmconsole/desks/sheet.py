@@ -22,7 +22,8 @@ MAX_TOKENS = 256
 
 
 def sheet_of(places: Places, source: str, question: str, where: str = "", name: str = "") -> Sheet:
-    """The dataset of one question over a dataset of the lab (as the filter `where` leaves it), else over a folder.
+    """Return the dataset of one question over a dataset of the lab (as the filter `where` leaves it), else over a
+    folder.
 
     Raises LabError: what is named is neither, or holds nothing to ask about.
     """
@@ -47,7 +48,7 @@ def sheet_of(places: Places, source: str, question: str, where: str = "", name: 
 
 
 def sheet_of_view(places: Places, view: ExamplesView, chosen: Sequence[int], question: str, name: str = "") -> Sheet:
-    """The dataset of one question over some examples of a view, by their places in the dataset."""
+    """Return the dataset of one question over some examples of a view, by their places in the dataset."""
 
     def images() -> Iterator[SheetImage]:
         yield from dataset_images(view.opened.example(place) for place in chosen)

@@ -20,7 +20,7 @@ NAME = re.compile(r"(?P<name>.+?)(?:\.u\d+(?:-[0-9a-f]{8})?)?\.lock")
 
 
 def unfit(folder: Path, mode: int = FOLDER_MODE) -> str:
-    """Why lock files cannot be kept in that folder, which is made where it is missing; "" when they can."""
+    """Return why lock files cannot be kept in that folder, which is made where it is missing; "" when they can."""
     try:
         with contextlib.suppress(FileExistsError):
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def _only_locks(folder: Path) -> bool:
 
 
 def kind_of(mode: int) -> str:
-    """What a file is that is no ordinary one, in words."""
+    """Return what a file is that is no ordinary one, in words."""
     kinds: tuple[tuple[Callable[[int], bool], str], ...] = (
         (stat.S_ISLNK, "a link"),
         (stat.S_ISDIR, "a folder"),
@@ -60,7 +60,7 @@ def kind_of(mode: int) -> str:
 
 
 def openable(path: Path) -> int | None:
-    """A descriptor to lock, opened for reading and without ever waiting; None for what cannot be a lock."""
+    """Return a descriptor to lock, opened for reading and without ever waiting; None for what cannot be a lock."""
     try:
         before = path.lstat()
         if not stat.S_ISREG(before.st_mode) or before.st_nlink != 1:  # a second name may be another program's file
@@ -89,7 +89,7 @@ def make(path: Path) -> bool:
 
 
 def own(folder: Path, name: str) -> Path:
-    """This user's own lock file of that name, made or mended. Raises OSError when none can be made."""
+    """Return this user's own lock file of that name, made or mended. Raises OSError when none can be made."""
     stem = f"{name}.u{os.getuid()}"
     earlier = sorted(path for path in folder.glob(f"{stem}-*.lock") if NAME.fullmatch(path.name))
     for path in (folder / f"{stem}.lock", *earlier):
@@ -138,7 +138,7 @@ def lock(path: Path, operation: int) -> tuple[int | None, bool]:
 
 
 def same(descriptor: int, path: Path) -> bool:
-    """Whether that name still means the file that is open."""
+    """Return whether that name still means the file that is open."""
     try:
         now, mine = path.lstat(), os.fstat(descriptor)
     except OSError:
@@ -147,7 +147,7 @@ def same(descriptor: int, path: Path) -> bool:
 
 
 def kernel_holder(path: Path) -> int | None:
-    """The pid that took a lock on that file, as the kernel lists it (Linux); None when none is listed.
+    """Return the pid that took a lock on that file, as the kernel lists it (Linux); None when none is listed.
 
     It also serves for files that we may not open. The pid is that of whoever took the lock; a child may hold it by now.
     """

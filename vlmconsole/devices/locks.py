@@ -33,12 +33,12 @@ Files = Mapping[str, Sequence[Path]]
 
 
 def server_lock(home: Path, profile: str) -> str:
-    """The name under which a lab home's server on the CPU shows other homes that it is up."""
+    """Return the name under which a lab home's server on the CPU shows other homes that it is up."""
     return f"{servers_of(home)}{_short(profile)}"
 
 
 def servers_of(home: Path) -> str:
-    """How the names of a lab home's own servers begin."""
+    """Return how the names of a lab home's own servers begin."""
     return f"{SERVER}{_short(f'{os.getuid()}:{home}')}-"
 
 
@@ -68,7 +68,7 @@ class DeviceLocks:
         return other
 
     def files(self) -> Files:
-        """Every lock file there is, by the name of what it locks."""
+        """Return every lock file there is, by the name of what it locks."""
         listed: dict[str, list[Path]] = {}
         for folder in dict.fromkeys((self.folder, self.wanted)):
             with contextlib.suppress(OSError):  # what cannot be listed is known from `remark`
@@ -125,11 +125,11 @@ class DeviceLocks:
             os.close(descriptor)
 
     def held(self, name: str, files: Files | None = None) -> bool:
-        """Whether anyone holds that device."""
+        """Return whether anyone holds that device."""
         return self.use(name, files) != ""
 
     def use(self, name: str, files: Files | None = None) -> str:
-        """How a device is held: "alone" (nothing may run beside it), "work" (a server may), "" by nobody."""
+        """Return how a device is held: "alone" (nothing may run beside it), "work" (a server may), "" by nobody."""
         listed = (self.files() if files is None else files).get(name, ())
         held = [path for path in listed if self._is_held(path)]
         if not held:
@@ -145,7 +145,9 @@ class DeviceLocks:
         return held or lock_files.kernel_holder(path) is not None
 
     def holder(self, name: str) -> str:
-        """Who holds a device, for people: a process of ours, else (Linux) another user's, else nobody we can name."""
+        """Return who holds a device, for people: a process of ours, else (Linux) another user's, else nobody we can
+        name.
+        """
         paths = self.files().get(name, ())
         if (pid := next(filter(None, map(self._processes().get, map(str, paths))), None)) is not None:
             return _words(pid)

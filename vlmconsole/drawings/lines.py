@@ -32,23 +32,23 @@ class Line:
 
 
 def line(*pieces: Piece | str, target: OpenTarget | None = None) -> Line:
-    """A line of pieces; a text alone has no style."""
+    """Return a line of pieces; a text alone has no style."""
     styled = ((piece, "") if isinstance(piece, str) else piece for piece in pieces)
     return Line(tuple(piece for piece in styled if piece[0]), target)
 
 
 def heading(title: str, note: str = "") -> list[Line]:
-    """An empty line and a title."""
+    """Return an empty line and a title."""
     return [line(), line((title, "bold"), (f"  {note}" if note else "", "faint"))]
 
 
 def wrapped(text: str, width: int, style: str = "muted", target: OpenTarget | None = None) -> list[Line]:
-    """A sentence over as many lines as it takes."""
+    """Return a sentence over as many lines as it takes."""
     return [line((part, style), target=target) for part in wrapped_text(text, max(10, width))]
 
 
 def as_rich(lines: Iterable[Line]) -> Text:
-    """The lines for a plain terminal, where nothing is drawn behind a text and no line ends on blanks."""
+    """Return the lines for a plain terminal, where nothing is drawn behind a text and no line ends on blanks."""
     return Text("\n").join(_rich(line) for line in lines)
 
 

@@ -38,7 +38,7 @@ NARROW = (
 
 
 def cell_table(cells: Sequence[CellView], width: int, marked: Sequence[str] = ()) -> list[Line]:
-    """A line a cell; those that are not valid say so in words, and why. `marked` are names of cells."""
+    """Return a line a cell; those that are not valid say so in words, and why. `marked` are names of cells."""
     columns = {"C": 4, "B": 4, "TTFT p50 s": 12, "p95 s": 8, "TPOT ms": 9, "E2E s": 8, "tok/s": 8, "n": 5}
     if peaks := [len(cell.peak) for cell in cells if cell.peak]:  # a tuning's cells
         columns["peak"] = max(peaks) + 2
@@ -88,7 +88,7 @@ def cell_table(cells: Sequence[CellView], width: int, marked: Sequence[str] = ()
 
 
 def scatter(plane: Axes, width: int) -> list[Line]:
-    """A letter for each valid cell; axes from 0."""
+    """Return a letter for each valid cell; axes from 0."""
     placed = [point for point in plane.points if point.state == "valid"]
     if len(placed) < 2:
         return []
@@ -168,7 +168,7 @@ def pair_bars(rows: Sequence[PairLine], width: int) -> list[Line]:
 
 
 def waterfalls(timelines: Sequence[tuple[str, Sequence[Bar]]], width: int) -> list[Line]:
-    """A line a request on its cell's time axis, so that queueing is seen as steps."""
+    """Return a line a request on its cell's time axis, so that queueing is seen as steps."""
     if not timelines:
         return []
     legend: list[Piece] = [(PREFILL, "accent"), (" shortest TTFT  ", "faint"), (WAIT, "muted")]

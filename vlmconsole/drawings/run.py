@@ -23,7 +23,7 @@ MOST_ROWS = 40  # of one table; the report has all of them
 
 
 def lines_of(opened: OpenedRun, width: int, marked: Sequence[str] = ()) -> list[Line]:
-    """The whole of an opened run for `width` cells; `marked` are names of cells."""
+    """Return the whole of an opened run for `width` cells; `marked` are names of cells."""
     made: list[Line] = []
     if opened.cells:
         made += cell_table(opened.cells, width, marked)

@@ -43,7 +43,7 @@ class PortHolder(Protocol):
     """Something that holds a port of ours: a server that was started here, or a tunnel."""
 
     def holder(self) -> Holder:
-        """The process that holds it now. Raises PortTakenError when there is none."""
+        """Return the process that holds it now. Raises PortTakenError when there is none."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ _proven: dict[Holder, int] = {}
 
 
 def check(held: PortHolder | None, connected: bool = False) -> int | None:
-    """The inode of the listening socket, proven to be the holder's (None where the system does not tell).
+    """Return the inode of the listening socket, proven to be the holder's (None where the system does not tell).
 
     `connected`: somebody did take the connection. A port where nobody listens passes otherwise: the connection
     fails by itself, and its error says so. Raises PortTakenError.

@@ -30,5 +30,5 @@ class SelectedAdapter:
 
 
 def selected(adapter: str | SelectedAdapter | None) -> SelectedAdapter | None:
-    """A bare name or path as a selection of which nothing else is known."""
+    """Return a bare name or path as a selection of which nothing else is known."""
     return SelectedAdapter(adapter, adapter) if isinstance(adapter, str) else adapter

@@ -31,7 +31,7 @@ class Setting:
 
 
 def compare_settings(profile: ServerProfile, read: EffectiveSettings | None) -> list[Setting]:
-    """What `profile` asks for beside what was read back; None: nothing was."""
+    """Return what `profile` asks for beside what was read back; None: nothing was."""
     wanted = find_engine(profile.engine).wanted(profile)
     limit = profile.running_limit or wanted.get("max-running-requests") or wanted.get("max-num-seqs")
     context = profile.context or wanted.get("context-length") or wanted.get("max-model-len")
@@ -57,7 +57,9 @@ def compare_settings(profile: ServerProfile, read: EffectiveSettings | None) -> 
 
 
 def capacity(profile: ServerProfile, effective: EffectiveSettings | None) -> str:
-    """How many whole sequences the KV cache holds, and its bytes where the model's shape is known; "" if neither."""
+    """Return how many whole sequences the KV cache holds, and its bytes where the model's shape is known; "" if
+    neither.
+    """
     if effective is None or not effective.kv_tokens:
         return ""
     parts = []

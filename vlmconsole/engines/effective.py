@@ -61,7 +61,9 @@ class EffectiveSettings:
         return machine_line([] if self.device == "CPU" else [self.device])
 
     def told(self, flag: str) -> Any:
-        """What the server says of one launch flag (`chunked-prefill-size` or with `_`), shown or not; else None."""
+        """Return what the server says of one launch flag (`chunked-prefill-size` or with `_`), shown or not; else
+        None.
+        """
         info = self.raw.get("server_info")
         hidden = info.get(flag.replace("-", "_")) if isinstance(info, dict) else None
         return self.values.get(flag.replace("_", "-"), hidden)
@@ -76,26 +78,26 @@ class Flushed:
 
 
 def whole(value: Any) -> int | None:
-    """The value if it is a whole number (and no bool)."""
+    """Return the value if it is a whole number (and no bool)."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def truth(value: Any) -> bool | None:
-    """The value if it is a bool."""
+    """Return the value if it is a bool."""
     return value if isinstance(value, bool) else None
 
 
 def text(value: Any) -> str | None:
-    """The value if it is a non-empty string."""
+    """Return the value if it is a non-empty string."""
     return value if isinstance(value, str) and value else None
 
 
 def model_ids(models: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of a /v1/models answer that have an id."""
+    """Return the entries of a /v1/models answer that have an id."""
     data = models.get("data")
     return [m for m in data if isinstance(m, dict) and text(m.get("id"))] if isinstance(data, list) else []
 
 
 def names_of(models: Sequence[dict[str, Any]]) -> tuple[str, ...] | None:
-    """The names in entries of /v1/models; None without one: then the list says nothing."""
+    """Return the names in entries of /v1/models; None without one: then the list says nothing."""
     return tuple(str(m["id"]) for m in models) or None

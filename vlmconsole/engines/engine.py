@@ -80,7 +80,9 @@ class Engine(ABC):
 
     # --- its launch line
     def command(self, profile: ServerProfile, places: Places, port: int) -> list[str]:
-        """The words that start it on that port. Raises ProfileError, also for a model with programs of its own."""
+        """Return the words that start it on that port. Raises ProfileError, also for a model with programs of its
+        own.
+        """
         refuse_untrusted(profile)
         return self.words(profile, places, port)
 
@@ -98,22 +100,22 @@ class Engine(ABC):
         return words
 
     def environment(self, profile: ServerProfile, places: Places) -> dict[str, str]:
-        """What its environment gets on top of ours."""
+        """Return what its environment gets on top of ours."""
         return {}
 
     def takes_key(self, words: Sequence[str]) -> bool:
-        """Whether a start with these words can be given a key, and does not name one itself."""
+        """Return whether a start with these words can be given a key, and does not name one itself."""
         return bool(self.key_variable) and "api-key" not in flags_of(words)
 
     def keyed(self, words: Sequence[str], *, far: bool = False) -> list[str]:
-        """The words of a start that reads its key from the environment; never with the key.
+        """Return the words of a start that reads its key from the environment; never with the key.
 
         far: on another machine, which has no file of ours.
         """
         return list(words)
 
     def wanted(self, profile: ServerProfile) -> dict[str, str]:
-        """What a profile asks for by launch-flag name, to stand beside what is read back."""
+        """Return what a profile asks for by launch-flag name, to stand beside what is read back."""
         if profile.launch is None:
             return {}
         model = str(profile.model_dir() or profile.model)
@@ -122,41 +124,43 @@ class Engine(ABC):
         return {flag: value for flag, value in (asked | self.flags_of_keys(profile)).items() if value != "{port}"}
 
     def flags_of_keys(self, profile: ServerProfile) -> dict[str, str]:
-        """What the profile's own keys ask for by launch-flag name, where the lab writes the launch line."""
+        """Return what the profile's own keys ask for by launch-flag name, where the lab writes the launch line."""
         return {}
 
     def plain_flag(self, flag: str) -> str:
-        """A launch flag as its help spells it."""
+        """Return a launch flag as its help spells it."""
         return flag
 
     def is_its_own(self, front: Sequence[str]) -> bool:
-        """Whether a command (up to its first flag) starts the engine's package, and no wrapper of the user's own."""
+        """Return whether a command (up to its first flag) starts the engine's package, and no wrapper of the user's
+        own.
+        """
         module = front[front.index("-m") + 1] if "-m" in front[:-1] else ""
         return module.startswith(self.package)
 
     def help_front(self, front: Sequence[str]) -> list[str]:
-        """What is asked for the help: the command up to its first flag."""
+        """Return what is asked for the help: the command up to its first flag."""
         return list(front)
 
     def frozen_line(self, profile: ServerProfile) -> list[str]:
-        """The launch line as the profile holds it, for what is frozen with its hash."""
+        """Return the launch line as the profile holds it, for what is frozen with its hash."""
         return list(profile.launch.words) if profile.launch is not None else []
 
     # --- a server of it
     @abstractmethod
     async def readback(self, client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
-        """The settings in force; no value is made up for one that it does not tell. Raises EngineError."""
+        """Return the settings in force; no value is made up for one that it does not tell. Raises EngineError."""
 
     async def flush(self, client: httpx.AsyncClient, profile: ServerProfile) -> Flushed:
         """Empty its prefix cache, and say whether it really did."""
         return Flushed(False, f"not flushed: no way is known ({self.label})")
 
     def own_name(self, profile: ServerProfile) -> str:
-        """The model name to send, where the profile decides it without asking."""
+        """Return the model name to send, where the profile decides it without asking."""
         return profile.served_model
 
     def name_without_model(self, profile: ServerProfile) -> str:
-        """The model name to send where the server has none in memory; "" if it cannot be known."""
+        """Return the model name to send where the server has none in memory; "" if it cannot be known."""
         return profile.served_model
 
     def select_adapter(self, body: dict[str, Any], served: str, adapter: str | None) -> None:
@@ -176,7 +180,9 @@ class Engine(ABC):
         await request(client, profile, self.ready_path)
 
     def rules_for(self, settings: EffectiveSettings | None) -> Engine:
-        """The engine by whose rules requests name an adapter: another one where the server says that it is that."""
+        """Return the engine by whose rules requests name an adapter: another one where the server says that it is
+        that.
+        """
         return self
 
     def held_output(self, profile: ServerProfile) -> dict[str, Any]:

@@ -77,7 +77,7 @@ async def check(
 
 
 def program(name: str, words: Sequence[str], folder: Path | None) -> str:
-    """Where the first word of a command is. Raises ProfileError when there is no such program."""
+    """Return where the first word of a command is. Raises ProfileError when there is no such program."""
     first = named(words[0])
     path = str((folder or Path()) / first) if "/" in words[0] and not first.is_absolute() else str(first)
     executable = shutil.which(path)
@@ -91,13 +91,13 @@ def program(name: str, words: Sequence[str], folder: Path | None) -> str:
 
 
 def flags_in(words: Sequence[str]) -> list[str]:
-    """The flags of a launch line, each once, without their values; nothing after a bare `--`."""
+    """Return the flags of a launch line, each once, without their values; nothing after a bare `--`."""
     line = takewhile(lambda word: word != "--", words[1:])
     return list(dict.fromkeys(word.partition("=")[0] for word in line if _FLAG.match(word)))
 
 
 def unknown(given: Sequence[str], known: Sequence[str], engine: Engine) -> dict[str, list[str]]:
-    """The given flags that are not known, with up to three near ones each."""
+    """Return the given flags that are not known, with up to three near ones each."""
     bad: dict[str, list[str]] = {}
     for flag in given:
         plain = engine.plain_flag(flag)
@@ -109,7 +109,7 @@ def unknown(given: Sequence[str], known: Sequence[str], engine: Engine) -> dict[
 
 
 def parse_help(text: str) -> tuple[str, ...]:
-    """Every flag that argparse's help lists: the lines that begin an option, not what their texts mention."""
+    """Return every flag that argparse's help lists: the lines that begin an option, not what their texts mention."""
     flags: list[str] = []
     for line in text.splitlines():
         if re.match(r" {1,4}-", line):
@@ -120,7 +120,9 @@ def parse_help(text: str) -> tuple[str, ...]:
 async def ask(
     name: str, engine: Engine, words: Sequence[str], env: Mapping[str, str], folder: Path | None, cache: Path
 ) -> Help:
-    """The flags of the installed version, from the cache or from its `--help`. Raises ProfileError: package missing."""
+    """Return the flags of the installed version, from the cache or from its `--help`. Raises ProfileError: package
+    missing.
+    """
     front = _front(engine, words)
     version = await _version(name, engine, front, env, folder)
     stamp = version or str(Path(program(name, words, folder)).stat().st_mtime_ns)

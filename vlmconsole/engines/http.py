@@ -34,7 +34,7 @@ class EngineError(LabError):
 
 
 def open_client(profile: ServerProfile, timeout_s: float = 5.0) -> httpx.AsyncClient:
-    """A client for one server. Raises ProfileError when its key cannot be used.
+    """Return a client for one server. Raises ProfileError when its key cannot be used.
 
     Redirects are not followed (the key would travel with them), and for the loopback interface proxy settings of the
     environment do not count. Answers are not compressed: a time stamp must mean arrival, not decoding.
@@ -62,7 +62,7 @@ async def request(
     body: Any = None,
     timeout_s: float | None = None,
 ) -> httpx.Response:
-    """One whole answer, whatever its status. Raises EngineError without one, or when it passes a limit.
+    """Return one whole answer, whatever its status. Raises EngineError without one, or when it passes a limit.
 
     timeout_s: seconds for all of it, in place of the client's; its body has the size limit of `Limits`.
     """
@@ -79,12 +79,12 @@ async def request(
 
 
 async def get_json(client: httpx.AsyncClient, profile: ServerProfile, path: str) -> dict[str, Any]:
-    """The JSON object at a path. Raises EngineError for anything else."""
+    """Return the JSON object at a path. Raises EngineError for anything else."""
     return object_of(profile, path, await request(client, profile, path))
 
 
 def object_of(profile: ServerProfile, path: str, response: httpx.Response) -> dict[str, Any]:
-    """The JSON object that was answered at a path. Raises EngineError for anything else."""
+    """Return the JSON object that was answered at a path. Raises EngineError for anything else."""
     if response.status_code != 200:
         raise EngineError(http_error(profile, response.status_code, response.content), response.status_code)
     value = parse_object(response.content)
@@ -94,7 +94,7 @@ def object_of(profile: ServerProfile, path: str, response: httpx.Response) -> di
 
 
 def parse_object(body: bytes) -> dict[str, Any] | None:
-    """The JSON object in a body, or None."""
+    """Return the JSON object in a body, or None."""
     try:
         value = json_value(body)
     except ValueError:
@@ -115,7 +115,9 @@ def first_choice(body: bytes) -> tuple[str, tuple[float, ...]]:
 
 
 async def start_of_body(response: httpx.Response) -> bytes:
-    """The start of an error's body, as much as comes within `ERROR_BODY_S` seconds and `MAX_ERROR_BODY` bytes."""
+    """Return the start of an error's body, as much as comes within `ERROR_BODY_S` seconds and `MAX_ERROR_BODY`
+    bytes.
+    """
     body = bytearray()
     try:
         async with asyncio.timeout(ERROR_BODY_S):
@@ -129,7 +131,7 @@ async def start_of_body(response: httpx.Response) -> bytes:
 
 
 def connection_error(profile: ServerProfile, error: Exception) -> str:
-    """One line for a request that got no answer."""
+    """Return one line for a request that got no answer."""
     where = profile.base_url or f"server {profile.name}"
     if isinstance(error, httpx.ConnectTimeout):
         return f"{where} does not answer (no connection within the time limit)"
@@ -163,7 +165,7 @@ def tls_fault(error: BaseException | None) -> str:
 
 
 def http_error(profile: ServerProfile, status: int, body: bytes) -> str:
-    """One line for an HTTP error status, with what the server said and, where we know it, what to do."""
+    """Return one line for an HTTP error status, with what the server said and, where we know it, what to do."""
     value = parse_object(body)
     reason = redact(
         error_text(value if value is not None else body[:2000].decode("utf-8", "replace")), _key_of(profile)

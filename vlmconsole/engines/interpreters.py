@@ -11,7 +11,7 @@ from vlmconsole.system.typed_paths import named
 
 
 def interpreter_path(wanted: str, places: Places) -> str:
-    """A Python by its profile name: "" this one, "env:NAME" a made environment, else a path or a command."""
+    """Return a Python by its profile name: "" this one, "env:NAME" a made environment, else a path or a command."""
     if not wanted:
         return sys.executable
     if wanted.startswith("env:"):

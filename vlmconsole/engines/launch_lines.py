@@ -9,7 +9,9 @@ from vlmconsole.models.programs import ProgramsError, refuse_programs
 
 
 def flags_of(argv: Sequence[str]) -> dict[str, str]:
-    """The flags of a launch line by name, as text: `--tp-size 1` → {"tp-size": "1"}; one without a value → "true"."""
+    """Return the flags of a launch line by name, as text: `--tp-size 1` → {"tp-size": "1"}; one without a value →
+    "true".
+    """
     flags: dict[str, str] = {}
     for index, word in enumerate(argv):
         if not word.startswith("--"):
@@ -21,14 +23,14 @@ def flags_of(argv: Sequence[str]) -> dict[str, str]:
 
 
 def filled(word: str, values: Mapping[str, str]) -> str:
-    """A word with its places (`{port}`, `{model}`) filled in."""
+    """Return a word with its places (`{port}`, `{model}`) filled in."""
     for name, value in values.items():
         word = word.replace("{" + name + "}", value)
     return word
 
 
 def fixed_port(profile: ServerProfile) -> int | None:
-    """The port that the launch line names itself, None when it takes any free one."""
+    """Return the port that the launch line names itself, None when it takes any free one."""
     named = flags_of(profile.launch.argv if profile.launch is not None else ()).get("port", "")
     return int(named) if named.isdigit() else None
 

@@ -98,7 +98,7 @@ class MetricTable:
     stale_why: str = ""
 
     def recognises(self, text: str) -> bool:
-        """Whether a text is this engine's, by the names in it."""
+        """Return whether a text is this engine's, by the names in it."""
         return f"\n{self.engine}:" in text or text.startswith(f"{self.engine}:")
 
     @cached_property
@@ -106,7 +106,7 @@ class MetricTable:
         return frozenset(name for metric in self.figures.values() for name in metric.names)
 
     def read(self, text: str) -> Scrape:
-        """The figures in a text. Lines of other metrics are never parsed: a real page has 800 of them.
+        """Return the figures in a text. Lines of other metrics are never parsed: a real page has 800 of them.
 
         Raises MetricsError when not one known metric is in the text, saying what it is instead.
         """

@@ -32,7 +32,7 @@ def logits(model: Any, tokens: Sequence[int]) -> Any:
 
 
 def merged(model: Any, peft: Path, scales: Mapping[str, float]) -> Any:
-    """The model with a PEFT adapter's product added to its weights; returns the model."""
+    """Return the model with a PEFT adapter's product added to its weights; returns the model."""
     mx = import_module("mlx.core")
     halves = mx.load(str(peft / "adapter_model.safetensors"))
     changed = []

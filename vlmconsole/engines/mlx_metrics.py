@@ -17,7 +17,9 @@ class MlxMetrics(MetricTable):
         return False  # found by the server's own name, not by its metrics
 
     def read(self, text: str) -> Scrape:
-        """The figures of an answer; `in_flight` holds the waiting ones too. Raises MetricsError when it is no such."""
+        """Return the figures of an answer; `in_flight` holds the waiting ones too. Raises MetricsError when it is no
+        such.
+        """
         try:
             whole = json_value(text)
             summary, server = whole["summary"], whole["server"]

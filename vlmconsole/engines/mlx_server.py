@@ -40,7 +40,7 @@ KEY_VARIABLE = "MLX_VLM_SERVER_API_KEY"
 
 
 def beside(name: str) -> ModuleType:
-    """A module of this folder, by its file: the server's Python may have no vlmconsole."""
+    """Return a module of this folder, by its file: the server's Python may have no vlmconsole."""
     specification = spec_from_file_location(f"vlmconsole_{name}", Path(__file__).with_name(f"{name}.py"))
     assert specification is not None and specification.loader is not None
     module = module_from_spec(specification)
@@ -105,7 +105,8 @@ def without_metal() -> None:
 
 
 def effective(runtime: Any, running_limit: int | None, prefill_step: int | None = None) -> dict[str, Any]:
-    """What is in force in this process. precision: the type that most floating-point numbers have, after loading.
+    """Return what is in force in this process. precision: the type that most floating-point numbers have, after
+    loading.
 
     quantization: of the layers that are, as most of their weights are; None where none is. Their packed words are no
     numbers, so they do not count for the precision.
@@ -131,7 +132,7 @@ def effective(runtime: Any, running_limit: int | None, prefill_step: int | None 
 
 
 def quantised(model: Any, dtype: str | None) -> dict[str, Any] | None:
-    """How a loaded model's layers are quantised (keys as in `models.quantization`); None where none is.
+    """Return how a loaded model's layers are quantised (keys as in `models.quantization`); None where none is.
 
     dtype: of what is not quantised.
     """
@@ -164,7 +165,7 @@ def add_effective(server: Any) -> None:
 
 
 def value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """The last value of a flag in the arguments; None when it is not given."""
+    """Return the last value of a flag in the arguments; None when it is not given."""
     value = None
     for index, argument in enumerate(arguments):
         if argument.startswith(f"{flag}="):

@@ -150,7 +150,7 @@ class ServerProfile(BaseModel):
         return value
 
     def at(self, base_url: str, served_model: str = "", access: Access | None = None) -> ServerProfile:
-        """The same profile, answered at `base_url` (the port that a started server got) by its `access`."""
+        """Return the same profile, answered at `base_url` (the port that a started server got) by its `access`."""
         moved = self.model_copy(
             update={"base_url": base_url.rstrip("/"), "served_model": served_model or self.served_model}
         )
@@ -159,7 +159,7 @@ class ServerProfile(BaseModel):
         return moved
 
     def with_env(self, more: dict[str, str]) -> ServerProfile:
-        """The same profile, its server started with more variables; as it is where nobody here starts it."""
+        """Return the same profile, its server started with more variables; as it is where nobody here starts it."""
         if self.launch is None:
             return self
         launch = self.launch.model_copy(update={"env": {**self.launch.env, **more}})
@@ -171,7 +171,7 @@ class ServerProfile(BaseModel):
         return self._access
 
     def url(self, path: str) -> str:
-        """The address of an endpoint: `/v1/…` is added once, whether base_url ends with a version or not."""
+        """Return the address of an endpoint: `/v1/…` is added once, whether base_url ends with a version or not."""
         base = self.base_url
         if path.startswith("/v1/") and re.search(r"/v\d+$", base):
             return base + path.removeprefix("/v1")
@@ -195,7 +195,7 @@ class ServerProfile(BaseModel):
         return "tunnel" if self.ssh_host else "loopback" if self.loopback else "network"
 
     def warnings(self) -> list[str]:
-        """What is unsafe about this profile though usable, one line each."""
+        """Return what is unsafe about this profile though usable, one line each."""
         warnings = []
         if self.base_url.startswith("http://") and not self.loopback:
             what = "the key and every image" if self.names_key else "every image and question"
@@ -206,12 +206,12 @@ class ServerProfile(BaseModel):
         return warnings
 
     def model_dir(self) -> Path | None:
-        """The model's folder on this machine, or None when it is not here (or not a model folder)."""
+        """Return the model's folder on this machine, or None when it is not here (or not a model folder)."""
         folder = model_folder(self.model)
         return folder if self.model and (folder / "config.json").is_file() else None
 
     def processor_settings(self) -> ProcessorSettings | None:
-        """What decides the visual tokens: the profile's own, else the model folder's; None when unknown."""
+        """Return what decides the visual tokens: the profile's own, else the model folder's; None when unknown."""
         if self.processor is not None:
             return self.processor
         folder = self.model_dir()
@@ -228,7 +228,9 @@ class ServerProfile(BaseModel):
         return bool(self.api_key_env or self.api_key_file)
 
     def api_key(self) -> str | None:
-        """The key, read anew each time and kept nowhere. Raises ProfileError when it is named but cannot be used."""
+        """Return the key, read anew each time and kept nowhere. Raises ProfileError when it is named but cannot be
+        used.
+        """
         if self.api_key_file:
             return _checked_key(read_key_file(named(self.api_key_file)), f"file {self.api_key_file}")
         if self.api_key_env:
@@ -252,7 +254,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_key_file(path: Path) -> str:
-    """The key in a file that only its owner can read. Raises ProfileError for looser modes."""
+    """Return the key in a file that only its owner can read. Raises ProfileError for looser modes."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -271,14 +273,14 @@ def _checked_key(value: str, where: str) -> str:
 
 
 def no_such_profile(name: str, known: Iterable[str]) -> ProfileError:
-    """What the commands and the console say when a profile is named that is not there."""
+    """Return what the commands and the console say when a profile is named that is not there."""
     return ProfileError(f"There is no server profile called {name!r}.", f"Known: {', '.join(sorted(known))}").named()
 
 
 def load_profiles(
     folder: Path | None, builtin: bool = True, problems: list[ProfileError] | None = None
 ) -> dict[str, ServerProfile]:
-    """Every profile by name: the package's presets, then those of `folder`, key by key on top.
+    """Return every profile by name: the package's presets, then those of `folder`, key by key on top.
 
     A bad file raises ProfileError, or, when `problems` is given, is added there and left out.
     """
@@ -309,7 +311,8 @@ def load_profiles(
 
 
 def profiles_for(name: str, folder: Path) -> dict[str, ServerProfile]:
-    """Every usable profile, for one who wants that called `name`: raises ProfileError where it is its file that is bad.
+    """Return every usable profile, for one who wants that called `name`: raises ProfileError where it is its file that
+    is bad.
 
     Another bad file stands in nobody's way: what lists the profiles tells of it.
     """
@@ -322,7 +325,7 @@ def profiles_for(name: str, folder: Path) -> dict[str, ServerProfile]:
 
 
 def find_profile(name: str, folder: Path) -> ServerProfile:
-    """The profile that a job calls `name`. Raises ProfileError with the names that there are."""
+    """Return the profile that a job calls `name`. Raises ProfileError with the names that there are."""
     profiles = profiles_for(name, folder)
     if name not in profiles:
         known = ", ".join(sorted(profiles))
@@ -333,7 +336,7 @@ def find_profile(name: str, folder: Path) -> ServerProfile:
 
 
 def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfile:
-    """A checked profile. Raises ProfileError naming the key and what is allowed; values are not repeated in it.
+    """Return a checked profile. Raises ProfileError naming the key and what is allowed; values are not repeated in it.
 
     A model without an address is started here, as the presets are, by an engine whose line the lab writes.
     """
@@ -350,7 +353,9 @@ def make_profile(values: dict[str, Any], where: str = "profile") -> ServerProfil
 def given_profile(
     base_url: str, served_model: str, *, name: str = GIVEN, api_key_env: str = "", where: str = ""
 ) -> ServerProfile:
-    """The profile of a server of which only the address is known. Raises ProfileError, which begins with `where`."""
+    """Return the profile of a server of which only the address is known. Raises ProfileError, which begins with
+    `where`.
+    """
     values = {"name": name, "engine": GENERIC, "base_url": base_url, "served_model": served_model}
     return make_profile(values | {"api_key_env": api_key_env}, where)
 
@@ -364,7 +369,7 @@ def save_profile(folder: Path, profile: ServerProfile) -> Path:
 
 
 def profile_toml(profile: ServerProfile) -> str:
-    """The profile as a TOML document, without its name and what is as by default."""
+    """Return the profile as a TOML document, without its name and what is as by default."""
     return tomlkit.dumps(profile.model_dump(mode="json", exclude_defaults=True, exclude={"name"}))
 
 
@@ -392,7 +397,9 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_folder(name: str) -> Path:
-    """Where the model `name` would be here: a folder, `asset:NAME`, or a Hugging Face name that was downloaded."""
+    """Return where the model `name` would be here: a folder, `asset:NAME`, or a Hugging Face name that was
+    downloaded.
+    """
     if name.startswith(ASSET):
         return Path(str(resources.files("vlmconsole.assets") / name.removeprefix(ASSET)))
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists():

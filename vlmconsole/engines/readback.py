@@ -15,7 +15,7 @@ from vlmconsole.engines.served_model import add_quantization
 
 
 async def readback(profile: ServerProfile, client: httpx.AsyncClient | None = None) -> EffectiveSettings:
-    """The effective settings of the server at profile.base_url. Raises EngineError or ProfileError."""
+    """Return the effective settings of the server at profile.base_url. Raises EngineError or ProfileError."""
     if not profile.base_url:
         raise EngineError(
             f"server {profile.name} is not running (vlmconsole servers start {profile.name})", code="server-stopped"
@@ -37,7 +37,7 @@ async def flush(profile: ServerProfile) -> Flushed:
 async def served_model(
     profile: ServerProfile, client: httpx.AsyncClient | None = None, settings: EffectiveSettings | None = None
 ) -> str:
-    """The model name to send, exactly as the server spells it, of `settings` where they were just read.
+    """Return the model name to send, exactly as the server spells it, of `settings` where they were just read.
 
     Raises EngineError when it cannot be known.
     """
@@ -55,7 +55,7 @@ async def served_model(
 def adapter_label(
     profile: ServerProfile, settings: EffectiveSettings | None, adapter: SelectedAdapter | None
 ) -> str | None:
-    """The adapter as conditions name it; None: the base for certain, UNKNOWN where the server cannot be told."""
+    """Return the adapter as conditions name it; None: the base for certain, UNKNOWN where the server cannot be told."""
     if adapter is not None:
         return adapter.said
     return UNKNOWN if find_engine(profile.engine).rules_for(settings).adapter_rule == "none" else None

@@ -16,7 +16,7 @@ GENERIC = "openai"
 
 
 def engine_names() -> list[str]:
-    """Every name that a profile's `engine` may have, sorted; nothing is imported."""
+    """Return every name that a profile's `engine` may have, sorted; nothing is imported."""
     return sorted(module.name for module in pkgutil.iter_modules(supported.__path__))
 
 

@@ -19,7 +19,7 @@ from vlmconsole.vision.tokens import ProcessorSettings
 
 
 def folder_of(profile: ServerProfile, settings: EffectiveSettings) -> Path | None:
-    """The served model's folder on this machine; None where it is elsewhere, or not known to be it."""
+    """Return the served model's folder on this machine; None where it is elsewhere, or not known to be it."""
     folder = profile.model_dir()
     if folder is None or not settings.model_path or profile.route != "loopback":
         return None
@@ -30,7 +30,7 @@ def folder_of(profile: ServerProfile, settings: EffectiveSettings) -> Path | Non
 
 
 def picture_settings(profile: ServerProfile, settings: EffectiveSettings | None) -> ProcessorSettings | None:
-    """What decides the visual tokens: the model's, under what the server says that it was started with.
+    """Return what decides the visual tokens: the model's, under what the server says that it was started with.
 
     None where it was started with a key that the arithmetic here does not know: then nothing is expected, as a wrong
     expectation would be an alarm.
@@ -49,7 +49,7 @@ def picture_settings(profile: ServerProfile, settings: EffectiveSettings | None)
 
 
 def serves_another(profile: ServerProfile, settings: EffectiveSettings) -> bool:
-    """Whether the server names a folder of this machine that is not the one which its profile names."""
+    """Return whether the server names a folder of this machine that is not the one which its profile names."""
     folder, path = profile.model_dir(), Path(settings.model_path or "")
     return folder is not None and path.is_absolute() and path.is_dir() and not path.samefile(folder)
 

@@ -58,7 +58,7 @@ _WHERE = re.compile(
 
 
 def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by their launch-flag names; null where one is told to be unset. The rest is under `OTHER`."""
+    """Return the settings by their launch-flag names; null where one is told to be unset. The rest is under `OTHER`."""
     values = {name.replace("_", "-"): info[name] for name in SHOWN if name in info}
     rest = {
         name: value
@@ -97,7 +97,7 @@ def kv_tokens_of(info: Mapping[str, Any]) -> int | None:
 
 
 def kv_dtype_of(info: Mapping[str, Any]) -> str | None:
-    """What keys and values are stored as: its own setting, or the weights' where that is `auto`."""
+    """Return what keys and values are stored as: its own setting, or the weights' where that is `auto`."""
     own = info.get("kv_cache_dtype")
     dtype = info.get("dtype") if own in (None, "auto") else own
     return dtype if isinstance(dtype, str) and dtype != "auto" else None

@@ -77,10 +77,10 @@ class Answerer(Protocol):
     facts: dict[str, Any]
 
     def ask(self, items: Sequence[Item]) -> list[ModelAnswer]:
-        """The answers to one batch, in its order. Raises Stopping where a stop is asked for meanwhile."""
+        """Return the answers to one batch, in its order. Raises Stopping where a stop is asked for meanwhile."""
 
     def conditions(self) -> Conditions:
-        """What its answers are made under; the lengths and the number of answers are filled in by the caller."""
+        """Return what its answers are made under; the lengths and the number of answers are filled in by the caller."""
 
 
 Opener = Callable[[SideName], AbstractContextManager[Answerer]]

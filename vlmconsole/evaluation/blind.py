@@ -19,7 +19,7 @@ GREY = (128, 128, 128)
 
 
 def blinded(items: Sequence[Item], how: Blind, seed: int) -> list[Item]:
-    """The items that have images, each with its images taken away; id, question, truth and scorer stay.
+    """Return the items that have images, each with its images taken away; id, question, truth and scorer stay.
 
     `swap`: another item's images, drawn by the seed, never ones with the same pixels. Raises DataError where no item
     has images, or a swap finds no other ones.

@@ -50,7 +50,9 @@ class ExampleQuery:
     sort: str = ""
 
     def order(self, example: Example, answered: Answered) -> tuple[bool, Any]:
-        """What examples are sorted by: the first answer that counts, the worst score first; those without one last."""
+        """Return what examples are sorted by: the first answer that counts, the worst score first; those without one
+        last.
+        """
         if self.sort == "id":
             return False, example.id
         first = next((prediction for source, prediction in answered if self.counts(source)), None)
@@ -68,11 +70,11 @@ class ExampleQuery:
         return bool(self.states or self.tags)
 
     def counts(self, source: PredictionSource) -> bool:
-        """Whether the answers of a source count."""
+        """Return whether the answers of a source count."""
         return all(part in f"{source.preset} {source.name} {source.model}".lower() for part in self.runs)
 
     def matches(self, example: Example, answered: Answered, notes: Sequence[ReadingNote]) -> bool:
-        """Whether an example is wanted, given its answers and notes."""
+        """Return whether an example is wanted, given its answers and notes."""
         if self.splits and example.split.lower() not in self.splits:
             return False
         if self.groups and example.group.lower() not in self.groups:
@@ -94,7 +96,7 @@ class ExampleQuery:
 
 
 def parse_query(text: str) -> ExampleQuery:
-    """A filter as typed. Raises QueryError for a state that there is none of."""
+    """Return a filter as typed. Raises QueryError for a state that there is none of."""
     parts: dict[str, list[str]] = {name: [] for name in ("words", *FIELDS)}
     for word in text.lower().split():
         field, colon, value = word.partition(":")
@@ -122,7 +124,7 @@ def parse_query(text: str) -> ExampleQuery:
 
 
 def states_of(answered: Answered, notes: Sequence[ReadingNote] = ()) -> frozenset[str]:
-    """What `is:` says of an example with these answers and notes."""
+    """Return what `is:` says of an example with these answers and notes."""
     states = {"noted"} if notes else set()
     if not answered:
         return frozenset(states | {"unanswered"})
@@ -146,7 +148,7 @@ def states_of(answered: Answered, notes: Sequence[ReadingNote] = ()) -> frozense
 
 
 def haystack(example: Example, answered: Answered) -> str:
-    """What a word of a filter is looked for in: id, turns, truth, group, and every answer."""
+    """Return what a word of a filter is looked for in: id, turns, truth, group, and every answer."""
     texts = [example.id, *(turn.text for turn in example.turns), truth_text(example.truth), example.group]
     texts += [prediction.answer or "" for _, prediction in answered]
     return "\n".join(texts).lower()

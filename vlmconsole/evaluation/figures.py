@@ -49,7 +49,8 @@ def group_figures(
 
 
 def score_figures(samples: Iterable[Sample]) -> dict[str, Any]:
-    """The score of one side over all groups, with its 95 % interval; an invalid answer counts as its score, mostly 0.
+    """Return the score of one side over all groups, with its 95 % interval; an invalid answer counts as its score,
+    mostly 0.
 
     A failed request is no wrong answer: it is counted as failed, and no part of the mean (None without an answer).
     """
@@ -69,7 +70,7 @@ def score_figures(samples: Iterable[Sample]) -> dict[str, Any]:
 
 
 def paired_figures(before: dict[str, Sample], after: dict[str, Sample]) -> dict[str, Any]:
-    """The paired difference over all groups, of the examples that both sides answered; {} for fewer than two."""
+    """Return the paired difference over all groups, of the examples that both sides answered; {} for fewer than two."""
     both = sorted(i for i in before.keys() & after.keys() if _answered(before[i]) and _answered(after[i]))
     if len(both) < 2:
         return {}
@@ -90,7 +91,7 @@ def paired_figures(before: dict[str, Sample], after: dict[str, Sample]) -> dict[
 
 
 def sight_figures(blind: dict[str, Sample], seen: dict[str, Sample], how: str) -> dict[str, Any]:
-    """What the images are worth: the score without them, and the paired gain with them, over all groups."""
+    """Return what the images are worth: the score without them, and the paired gain with them, over all groups."""
     paired_up = paired_figures(blind, seen)
     score = score_figures(blind.values())
     gain = {key: paired_up.get(key) for key in ("low", "high", "wins", "losses", "mcnemar_p", "method")}

@@ -47,7 +47,9 @@ class Item:
 
 
 def choose(settings: EvaluateSettings, folders: list[Path], plan: Plan | None) -> list[Item]:
-    """Every item to be asked, group after group, in the datasets' own order. Raises DataError when there is none."""
+    """Return every item to be asked, group after group, in the datasets' own order. Raises DataError when there is
+    none.
+    """
     if plan is not None:
         wanted = [(group.name, _holding(folders, group.split), group.split, group.scorer) for group in plan.groups]
     else:

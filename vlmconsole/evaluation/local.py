@@ -49,8 +49,8 @@ class InProcess:
         self.facts |= another_prompt(self.prompt)  # answers to another prompt are not taken over
 
     def ask(self, items: Sequence[Item]) -> list[ModelAnswer]:
-        """One batch, generated together; `seconds` is the batch's time shared out evenly. A stop is heeded between
-        two tokens: raises Stopping, and the batch is generated whole another time."""
+        """Return one batch, generated together; `seconds` is the batch's time shared out evenly. A stop is heeded
+        between two tokens: raises Stopping, and the batch is generated whole another time."""
         from vlmconsole.training.generation import answers, prompt_of
 
         loaded, limit = self._load(), self.settings.max_new_tokens

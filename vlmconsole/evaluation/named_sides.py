@@ -19,7 +19,7 @@ class SidesError(LabError):
 
 
 def sides_of(places: Places, *, server: str, base: str, adapter: str, against: str) -> dict[str, Any]:
-    """The settings of `EvaluateSettings` that say who answers. Raises SidesError.
+    """Return the settings of `EvaluateSettings` that say who answers. Raises SidesError.
 
     `against` is a server profile, an adapter, a model folder (or asset:NAME), or BASE; "": one side alone. An adapter
     on a server stands against the same server's others.

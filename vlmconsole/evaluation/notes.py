@@ -65,12 +65,12 @@ def add_example_note(home: Path, dataset: str, example: str, tag: str, text: str
 
 
 def read_example_notes(home: Path, dataset: str) -> list[ReadingNote]:
-    """The notes on a dataset's examples, whatever their generation, as `read_notes`."""
+    """Return the notes on a dataset's examples, whatever their generation, as `read_notes`."""
     return _read(example_notes_path(home, dataset))
 
 
 def read_notes(home: Path, run: RunFolder) -> list[ReadingNote]:
-    """The notes on a run's samples, in the order of their writing; torn or foreign lines are left out."""
+    """Return the notes on a run's samples, in the order of their writing; torn or foreign lines are left out."""
     return _read(notes_path(home, run.name))
 
 
@@ -105,12 +105,12 @@ def _read(path: Path) -> list[ReadingNote]:
 
 
 def notes_path(home: Path, run: str) -> Path:
-    """The file of the notes on a run's samples."""
+    """Return the file of the notes on a run's samples."""
     return home / FOLDER / f"{run}.jsonl"
 
 
 def example_notes_path(home: Path, dataset: str) -> Path:
-    """The file of the notes on a dataset's examples. Of all generations one file: an id stays the user's own."""
+    """Return the file of the notes on a dataset's examples. Of all generations one file: an id stays the user's own."""
     return home / FOLDER / OF_DATASETS / f"{dataset.partition('@')[0]}.jsonl"
 
 

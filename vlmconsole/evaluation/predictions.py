@@ -62,7 +62,7 @@ class PredictionSource:
         return f"{self.run}:{self.side}"
 
     def of(self, split: str, example: str) -> Prediction | None:
-        """The answer to an example; None where it was not asked."""
+        """Return the answer to an example; None where it was not asked."""
         return self.predictions.get((split, example)) or self.predictions.get(("", example))
 
 
@@ -78,7 +78,7 @@ class Predictions:
     earlier: int = 0
 
     def of(self, split: str, example: str) -> list[tuple[PredictionSource, Prediction]]:
-        """Every answer to an example."""
+        """Return every answer to an example."""
         answered = ((source, source.of(split, example)) for source in self.sources)
         return [(source, prediction) for source, prediction in answered if prediction is not None]
 
@@ -101,7 +101,9 @@ class PredictionReader:
         self._last: dict[tuple[str, str], tuple[Any, Predictions]] = {}
 
     def runs(self) -> list[tuple[RunFolder, Mapping[str, str]]]:
-        """Every run, newest first, with the datasets that it names; the digest of each, "" where it does not tell."""
+        """Return every run, newest first, with the datasets that it names; the digest of each, "" where it does not
+        tell.
+        """
         listed: list[tuple[RunFolder, Mapping[str, str]]] = []
         for run in list_runs(self._places.runs):
             stamp = tuple(file_stamp(run.file(name)) for name in ("job.json", "summary.json", SELECTION))
@@ -112,7 +114,9 @@ class PredictionReader:
         return listed
 
     def of(self, dataset: str, digest: str) -> Predictions:
-        """What was answered to the generation `digest` (hex) of a dataset. The same object while nothing moved."""
+        """Return what was answered to the generation `digest` (hex) of a dataset. The same object while nothing
+        moved.
+        """
         asked = [(run, data[dataset]) for run, data in self.runs() if dataset in data]
         files = [(run, path.name, file_stamp(path), told) for run, told in asked for path in _files(run)]
         stamp = tuple((run.name, name, moved, told) for run, name, moved, told in files)
@@ -140,7 +144,8 @@ class PredictionReader:
 
 
 def read_source(run: RunFolder, name: str, dataset: str, digest: str = "") -> PredictionSource:
-    """The answers in a run's file `name` to a dataset's examples; torn lines and those of other datasets are left out.
+    """Return the answers in a run's file `name` to a dataset's examples; torn lines and those of other datasets are
+    left out.
 
     The last line of an example counts.
     """
@@ -203,7 +208,7 @@ def _run_data(run: RunFolder) -> _RunData:
 
 
 def plain_name(dataset: str) -> str:
-    """A dataset's name without the digest that an earlier generation carries."""
+    """Return a dataset's name without the digest that an earlier generation carries."""
     return dataset.partition("@")[0]
 
 

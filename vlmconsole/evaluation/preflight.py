@@ -42,7 +42,7 @@ def plan_problems(resolved: Resolved, alone: bool) -> list[str]:
 
 
 def unknown_groups(settings: EvaluateSettings, places: Places) -> list[str]:
-    """A sentence for the groups or splits named that no dataset has; [] where a dataset is not known yet."""
+    """Return a sentence for the groups or splits named that no dataset has; [] where a dataset is not known yet."""
     splits: list[str] = []
     try:
         for name in settings.data:
@@ -75,7 +75,9 @@ def of_side(side: ResolvedSide) -> list[str]:
 
 
 def of_data(plan: Plan, data: Sequence[str], places: Places, alone: bool, *, textvqa: bool = False) -> Iterator[str]:
-    """What these datasets lack of the pictures that the plan judges. `textvqa`: TextVQA64 is made of its shards."""
+    """Yield what these datasets lack of the pictures that the plan judges. `textvqa`: TextVQA64 is made of its
+    shards.
+    """
     splits: dict[str, tuple[str, Promised]] = {}
     names: list[str] = []
     unknown = False

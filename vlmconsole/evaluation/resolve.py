@@ -43,7 +43,7 @@ class NamedAdapter:
         return find_adapter(self.places, self.name) if self.name else None
 
     def find(self) -> Adapter:
-        """The one named. Raises AdapterError."""
+        """Return the one named. Raises AdapterError."""
         assert self.found is not None
         return self.found
 
@@ -230,7 +230,7 @@ class Resolved:
         return read_frozen_plan(name, self.places.home, Ledger(self.places.ledger))
 
     def bound_plan(self, datasets: list[Path]) -> Plan:
-        """The plan bound to these made datasets, and to what before is: as it is frozen for the run."""
+        """Return the plan bound to these made datasets, and to what before is: as it is frozen for the run."""
         base = self.before.weights_sha256
         assert self.plan is not None
         return bound_plan(self.plan, is_frozen(self.settings.plan), datasets, self.before.adapter.identity, base)
@@ -257,7 +257,7 @@ class Resolved:
 
 
 def resolve(settings: EvaluateSettings, places: Places) -> Resolved:
-    """What the settings of an evaluation mean in this lab. Nothing is looked up before it is asked for."""
+    """Return what the settings of an evaluation mean in this lab. Nothing is looked up before it is asked for."""
     return Resolved(settings, places)
 
 

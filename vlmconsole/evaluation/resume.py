@@ -17,7 +17,9 @@ class Changed(Exception):
 
 
 def attempts(run: RunFolder | None) -> Iterator[RunFolder]:
-    """An attempt and those before it, newest first. One that was ended before its first answer has nothing to give."""
+    """Yield an attempt and those before it, newest first. One that was ended before its first answer has nothing to
+    give.
+    """
     seen: set[Path] = set()
     while run is not None and run.path not in seen:
         seen.add(run.path)
@@ -39,14 +41,15 @@ class Earlier:
         return None
 
     def name(self, side: str) -> str:
-        """The attempt whose answers of that side count."""
+        """Return the attempt whose answers of that side count."""
         run = self._found(side)
         return run.name if run else ""
 
     def samples(
         self, side: str, items: list[Item], sha256: str, facts: dict[str, Any] | None = None
     ) -> list[dict[str, Any]]:
-        """The whole answers of one side to these items, each id once; failed requests are left to be asked again.
+        """Return the whole answers of one side to these items, each id once; failed requests are left to be asked
+        again.
 
         Raises Changed when they were made under another condition hash.
         """
@@ -72,7 +75,7 @@ def _same(line: dict[str, Any], item: Item) -> bool:
 
 
 def differing(before: Any, after: dict[str, Any] | None) -> str:
-    """The facts that are not the same, by name."""
+    """Return the facts that are not the same, by name."""
     if not isinstance(before, dict) or after is None:
         return "which ones was not recorded"
     names = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))

@@ -44,13 +44,15 @@ class SideScore:
 
 
 def side_scores(summary: Mapping[str, Any]) -> dict[str, SideScore]:
-    """The scores of a summary, by side; {} of a run that has none."""
+    """Return the scores of a summary, by side; {} of a run that has none."""
     scores = {side: score for side in SIDES if (score := _stored(summary, side) or _gathered(summary, side))}
     return scores
 
 
 def score_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What an evaluation measured, a line each: the score of each side, the difference, the flips, sight, groups."""
+    """Return what an evaluation measured, a line each: the score of each side, the difference, the flips, sight,
+    groups.
+    """
     sides = side_scores(summary)
     if not sides:
         return []
@@ -74,7 +76,7 @@ def score_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def short_score(summary: Mapping[str, Any]) -> str:
-    """The score in a few words: `33.3 %, n 120`, of two sides `33 → 58 %`; "" of a run that has none."""
+    """Return the score in a few words: `33.3 %, n 120`, of two sides `33 → 58 %`; "" of a run that has none."""
     sides = side_scores(summary)
     if len(sides) == 2:
         before, after = (sides[side] for side in SIDES)

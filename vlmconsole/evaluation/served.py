@@ -31,7 +31,9 @@ LOOK_S = 0.2  # seconds between two looks whether a stop is asked for
 
 
 def cache_remark(settings: EffectiveSettings) -> str:
-    """What is to be said beside an evaluation of a server with its prefix cache on; "" where it is off or not told."""
+    """Return what is to be said beside an evaluation of a server with its prefix cache on; "" where it is off or not
+    told.
+    """
     if not settings.prefix_cache:
         return ""
     return "the prefix cache is on: an answer may differ by what was asked before it; switch it off for an evaluation"
@@ -63,7 +65,7 @@ class Served:
         }
 
     def ask(self, items: Sequence[Item]) -> list[ModelAnswer]:
-        """The answers, at most `concurrency` requests at a time. A request that fails is an answer that says so.
+        """Return the answers, at most `concurrency` requests at a time. A request that fails is an answer that says so.
 
         Raises Stopping within `LOOK_S` of a stop; closing its connection ends a request at the server too.
         """
@@ -99,7 +101,9 @@ class Served:
         return [request.result() for request in asked]
 
     def conditions(self) -> Conditions:
-        """The settings as the server tells them now. Raises LabError when they are no longer those of the start."""
+        """Return the settings as the server tells them now. Raises LabError when they are no longer those of the
+        start.
+        """
         try:
             in_force = self._runner.run(readback(self.server.profile))
         except EngineError as error:

@@ -87,13 +87,13 @@ class EvaluateSettings(BaseModel):
         return self.backend == "server" and bool(self.before_model or self.after_model)
 
     def adapter(self, side: str) -> str:
-        """The adapter of a side, as named; "" for none."""
+        """Return the adapter of a side, as named; "" for none."""
         return self.before_adapter if side == "before" else self.after_adapter
 
     def model(self, side: str) -> str:
-        """The whole model of a side that stands in the base's place; "" for the base."""
+        """Return the whole model of a side that stands in the base's place; "" for the base."""
         return self.before_model if side == "before" else self.after_model
 
     def server_of(self, side: str) -> str:
-        """The server profile of a side."""
+        """Return the server profile of a side."""
         return (self.after_server or self.server) if side == "after" else self.server

@@ -42,7 +42,7 @@ class Check:
     others: frozenset[str] = frozenset()
 
     def right(self, answer: str) -> bool:
-        """Whether the answer says it, as whole words, and says nothing else of that kind."""
+        """Return whether the answer says it, as whole words, and says nothing else of that kind."""
         words = re.findall(r"[a-z0-9]+", answer.lower())
         wanted = self.wanted.lower().split()
         named = any(words[at : at + len(wanted)] == wanted for at in range(len(words)))
@@ -84,7 +84,7 @@ class SmokeVerdict:
 
 
 def unreachable(why: str) -> SmokeVerdict:
-    """The verdict on a server that cannot be asked."""
+    """Return the verdict on a server that cannot be asked."""
     return SmokeVerdict(False, None, None, {"reachable": why})
 
 
@@ -104,7 +104,7 @@ async def look(profile: ServerProfile) -> SmokeVerdict:
 
 
 def judge(picture: Picture, asked: list[tuple[Check, Answer]]) -> SmokeVerdict:
-    """The verdict on the answers. A request that fails has no wrong answer: it makes the server unusable."""
+    """Return the verdict on the answers. A request that fails has no wrong answer: it makes the server unusable."""
     samples = tuple(_sample(picture, check, answer) for check, answer in asked)
     if not any(answer.ok or _heard(answer) for _, answer in asked):
         return replace(unreachable(samples[0]["error"] or "no answer"), samples=samples)

@@ -56,7 +56,7 @@ class Spread:
 
 
 def spread(runs: Sequence[RunFolder]) -> list[Spread]:
-    """The spread of `after` over the evaluations of several trainings, group by group.
+    """Return the spread of `after` over the evaluations of several trainings, group by group.
 
     Raises LabError for fewer than two runs, other pictures, a failed request, another before, or unlike conditions.
     """
@@ -81,7 +81,7 @@ def spread(runs: Sequence[RunFolder]) -> list[Spread]:
 
 
 def by_seed(runs: Sequence[RunFolder], places: Places) -> list[list[RunFolder]]:
-    """Those evaluations, two or more together, whose trainings were asked for the same but for the seed."""
+    """Return those evaluations, two or more together, whose trainings were asked for the same but for the seed."""
     by_plan: dict[str, dict[Any, RunFolder]] = {}
     for run in runs:
         trained = training_of(run, places)

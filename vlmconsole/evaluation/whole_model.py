@@ -12,7 +12,7 @@ TRUSTING = "--trust-remote-code"
 
 
 def served_folder(model: str, profile: ServerProfile) -> Path | None:
-    """A model's folder as its launch line means it: a relative one lies where the server is started from."""
+    """Return a model's folder as its launch line means it: a relative one lies where the server is started from."""
     if profile.launch is None:
         return None
     folder = named(profile.launch.folder) / model
@@ -20,7 +20,9 @@ def served_folder(model: str, profile: ServerProfile) -> Path | None:
 
 
 def with_model(profile: ServerProfile, folder: Path) -> ServerProfile:
-    """The profile serving the model in `folder`. Raises LabError when its launch line does not take a model's name."""
+    """Return the profile serving the model in `folder`. Raises LabError when its launch line does not take a model's
+    name.
+    """
     argv = profile.launch.argv if profile.launch is not None else ()
     if argv and not any("{model}" in word for word in argv):
         raise LabError(

@@ -16,7 +16,8 @@ SIDES = ("before", "after")
 
 
 def bases(plan: Plan, places: Places, names: Iterable[str] = ()) -> dict[str, BaseShare]:
-    """The newest measured shares of before by group, where an evaluation of the same model on the same data is here.
+    """Return the newest measured shares of before by group, where an evaluation of the same model on the same data is
+    here.
 
     `names` limits the runs to these.
     """
@@ -31,7 +32,9 @@ def bases(plan: Plan, places: Places, names: Iterable[str] = ()) -> dict[str, Ba
 
 
 def measured_on(dataset: str, digest: str, groups: Mapping[str, str], places: Places) -> dict[str, BaseShare]:
-    """The newest measured shares of any model without an adapter on this very dataset; `groups`: name to split."""
+    """Return the newest measured shares of any model without an adapter on this very dataset; `groups`: name to
+    split.
+    """
 
     def same(summary: Mapping[str, Any]) -> bool:
         data = summary.get("data")

@@ -20,7 +20,7 @@ from vlmconsole.scoring.scorers import read_truth
 def bind(
     plan: Plan, datasets: list[Path], *, before_adapter: str | None = None, base_sha256: str | None = None
 ) -> Plan:
-    """The plan with every picture, question and truth of its groups by hash, from made dataset folders.
+    """Return the plan with every picture, question and truth of its groups by hash, from made dataset folders.
 
     `before_adapter` and `base_sha256` (hex, of the base's weights) are what the comparison starts from, where known.
 
@@ -82,7 +82,7 @@ def bind(
 def bound_plan(
     plan: Plan, frozen: bool, datasets: list[Path], before: str | None, base_sha256: str | None = None
 ) -> Plan:
-    """A plan bound to these datasets and to what the comparison starts from: an adapter, on a base's weights.
+    """Return a plan bound to these datasets and to what the comparison starts from: an adapter, on a base's weights.
 
     A `frozen` one that is bound already is taken as it is. Raises PlanError when it was bound to other data, or when
     before is another adapter, or stands on another base, than it names.
@@ -99,7 +99,7 @@ def bound_plan(
 
 
 def other_before(plan: Plan, before: str | None, base_sha256: str | None) -> str:
-    """Why a bound plan does not compare with that adapter on that base; "" when it does."""
+    """Return why a bound plan does not compare with that adapter on that base; "" when it does."""
     if plan.before_adapter != before:  # none: it was frozen for the base itself
         return f"{plan.name} compares with {plan.before_adapter or 'the base'}, not with {before or 'the base'}"
     if plan.base_sha256 is not None and plan.base_sha256 != base_sha256:

@@ -35,7 +35,9 @@ class DraftGroup:
 
 
 def draft_groups(folder: Path) -> list[DraftGroup]:
-    """The test splits of a dataset as groups. Raises DraftError without one, or where a split has several scorers."""
+    """Return the test splits of a dataset as groups. Raises DraftError without one, or where a split has several
+    scorers.
+    """
     manifest = read_manifest(folder)
     tests = [split for split, about in manifest["splits"].items() if about["role"] == "test"]
     if not tests:
@@ -67,7 +69,7 @@ def _group(folder: Path, split: str) -> DraftGroup:
 
 
 def draft(name: str, groups: list[DraftGroup], known: Mapping[str, BaseShare]) -> str:
-    """The plan's TOML, with a comment on each limit to be filled in; `known` are the base's scores by group."""
+    """Return the plan's TOML, with a comment on each limit to be filled in; `known` are the base's scores by group."""
     total = sum(group.n for group in groups)
     images = any(group.images for group in groups)
     file = f"{name}-gates.toml"

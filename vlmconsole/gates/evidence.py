@@ -52,7 +52,7 @@ class FrozenWhen:
 
 
 def first_few(ids: Iterable[str]) -> str:
-    """The first few ids, and how many more."""
+    """Return the first few ids, and how many more."""
     several = sorted(ids)
     more = f" and {len(several) - SHOWN} more" if len(several) > SHOWN else ""
     return ", ".join(several[:SHOWN]) + more
@@ -61,7 +61,7 @@ def first_few(ids: Iterable[str]) -> str:
 def check_frozen(
     run: RunFolder, ledger: Ledger, plan: Plan, first: float | None
 ) -> tuple[FrozenWhen | None, list[str]]:
-    """Whether the run's plan is the frozen one, and older than the run's first sample (wall seconds)."""
+    """Return whether the run's plan is the frozen one, and older than the run's first sample (wall seconds)."""
     chain = ledger.read()
     if chain.broken:
         return None, [f"ledger broken, frozen plans cannot be trusted: {chain.broken}"]
@@ -85,7 +85,9 @@ def check_frozen(
 
 
 def check_conditions(run: RunFolder, plan: Plan) -> list[str]:
-    """Whether both sides ran under the plan's conditions and under like ones; only model and adapter may differ."""
+    """Return whether both sides ran under the plan's conditions and under like ones; only model and adapter may
+    differ.
+    """
     value = run.read_json(CONDITIONS)
     if not isinstance(value, dict) or not all(isinstance(value.get(side), dict) for side in ("before", "after")):
         return [f"{CONDITIONS} does not say under which conditions before and after were measured"]
@@ -116,7 +118,9 @@ def _other_base(plan: Plan, before: dict[str, Any], after: dict[str, Any]) -> li
 
 
 def unlike(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Every condition that differs and is neither model nor adapter, nor follows from the answers; a sentence each."""
+    """Return every condition that differs and is neither model nor adapter, nor follows from the answers; a sentence
+    each.
+    """
     wrong = []
     for key in sorted((set(before) | set(after)) - MAY_DIFFER - {"settings"}):
         if key == "prompt_sha256" and same_prompt(before, after):
@@ -131,7 +135,7 @@ def unlike(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Problem]:
-    """Whether a group's samples are all there, scored as their answers say, and pairs of the same pictures."""
+    """Return whether a group's samples are all there, scored as their answers say, and pairs of the same pictures."""
     problems: list[Problem] = []
 
     def add(text: str, ids: Iterable[str]) -> None:
@@ -176,7 +180,7 @@ def check_group(plan: Plan, group: Group, before: Side, after: Side) -> list[Pro
 
 
 def check_blind(group: Group, after: Side, blind: Side) -> list[Problem]:
-    """Whether each answer of after has its blind one: the same question and truth, and not the same image."""
+    """Return whether each answer of after has its blind one: the same question and truth, and not the same image."""
     first = {i: s for i, s in after.samples.items() if s.group == group.name}
     second = {i: s for i, s in blind.samples.items() if s.group == group.name}
     both = first.keys() & second.keys()

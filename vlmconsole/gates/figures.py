@@ -32,7 +32,9 @@ def figures(judged: Judged) -> dict[str, str]:
 
 
 def group_figures(measures: Measures, confidence: float) -> list[tuple[str, str]]:
-    """Everything measured of one group, as (what, figure): both sides, the difference, the flips, what changed."""
+    """Return everything measured of one group, as (what, figure): both sides, the difference, the flips, what
+    changed.
+    """
 
     def sides(pair: tuple[object, object]) -> str:
         return " → ".join(str(value) for value in pair)
@@ -61,7 +63,9 @@ def group_figures(measures: Measures, confidence: float) -> list[tuple[str, str]
 
 
 def short_answer(text: Any) -> str:
-    """A counting answer in the format as `3/2`, a list of human answers by its first, anything else as one line."""
+    """Return a counting answer in the format as `3/2`, a list of human answers by its first, anything else as one
+    line.
+    """
     if text is None:
         return "no answer"
     if isinstance(text, list | tuple):

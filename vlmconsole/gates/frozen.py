@@ -16,12 +16,12 @@ SHORTEST = 8  # hex digits by which a frozen plan may be named
 
 
 def is_frozen(name: str) -> bool:
-    """Whether `name` means a plan frozen earlier: its hash (or the beginning of it), or its file."""
+    """Return whether `name` means a plan frozen earlier: its hash (or the beginning of it), or its file."""
     return name.endswith(".json") or re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", name) is not None
 
 
 def read_frozen_plan(name: str, home: Path, ledger: Ledger) -> Plan:
-    """The frozen plan of that hash or file, checked against the ledger.
+    """Return the frozen plan of that hash or file, checked against the ledger.
 
     Raises FrozenError (never frozen, changed since, gone, ledger broken) and PlanError.
     """
@@ -70,7 +70,7 @@ def read_frozen_plan(name: str, home: Path, ledger: Ledger) -> Plan:
 
 
 def changed_plans(home: Path, chain: Chain) -> list[str]:
-    """A sentence for each plan frozen for the lab that is not as it was frozen."""
+    """Return a sentence for each plan frozen for the lab that is not as it was frozen."""
     first: dict[str, dict[str, object]] = {}
     for entry in chain.entries:
         if entry.get("kind") == "frozen" and entry.get("run") == PLANS:
@@ -86,6 +86,6 @@ def changed_plans(home: Path, chain: Chain) -> list[str]:
 
 
 def place_of(entry: dict[str, object], home: Path) -> Path:
-    """Where a frozen plan lies: among the lab's plans, or in the run that it was frozen for."""
+    """Return where a frozen plan lies: among the lab's plans, or in the run that it was frozen for."""
     folder = home / PLANS if entry.get("run") == PLANS else home / "runs" / str(entry.get("run"))
     return (folder / str(entry.get("file"))).absolute()

@@ -65,14 +65,16 @@ class Listed:
 
 
 def listed(places: Places, chain: Chain) -> list[Listed]:
-    """The plans in the order of their freezing, newest first. Limits stand with the bound plan that came of them."""
+    """Return the plans in the order of their freezing, newest first. Limits stand with the bound plan that came of
+    them.
+    """
     plans = every(places, chain)
     absorbed = {plan.limits_sha256 for plan in plans}
     return [plan for plan in plans if plan.sha256 not in absorbed or plan.runs]
 
 
 def every(places: Places, chain: Chain) -> list[Listed]:
-    """The same with the limits that a bound plan came of, too."""
+    """Return the same with the limits that a bound plan came of, too."""
     frozen: dict[str, list[dict[str, Any]]] = {}
     for entry in chain.entries:
         if entry.get("kind") == "frozen" and (entry.get("run") == PLANS or entry.get("file") == PLAN):

@@ -13,7 +13,7 @@ _NO_XML = re.compile("[\ufffe\uffff]")
 
 
 def junit(verdict: Verdict) -> bytes:
-    """The XML document (UTF-8)."""
+    """Return the XML document (UTF-8)."""
     name = verdict.plan.name if verdict.plan else "no plan"
     counts = verdict.counts
     whole = not verdict.gates  # nothing could be judged at all: still one test case, or a CI would call it green

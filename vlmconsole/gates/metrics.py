@@ -57,15 +57,15 @@ class Metric(ABC):
         """Before and after of the share (0 to 1) that it is about."""
 
     def value(self, measures: Measures) -> Fraction:
-        """What is compared with the limit, in its unit: after's share where nothing else is said."""
+        """Return what is compared with the limit, in its unit: after's share where nothing else is said."""
         return self.sides(measures)[1]
 
     def interval(self, measures: Measures) -> Interval:
-        """The interval shown beside it: of the score's difference, after − before."""
+        """Return the interval shown beside it: of the score's difference, after − before."""
         return measures.interval
 
     def remarks(self, measures: Measures) -> tuple[str, ...]:
-        """What a reader must know beside a verdict by it; a sentence each."""
+        """Return what a reader must know beside a verdict by it; a sentence each."""
         return ()
 
     def deciding(self, case: Case) -> tuple[float, ...]:
@@ -73,7 +73,7 @@ class Metric(ABC):
         return (case.rank, case.after.partial)
 
     def step(self, n: int) -> Fraction:
-        """How far one of `n` pictures more or less right moves the value."""
+        """Return how far one of `n` pictures more or less right moves the value."""
         return Fraction(100 if self.form.unit == "points" else 1, n)
 
     def limit_text(self, limit: float) -> str:
@@ -81,7 +81,7 @@ class Metric(ABC):
         return f"{limit * self.form.times:g}{self.form.ending}"
 
     def side_text(self, share: float) -> str:
-        """A side's share: `81.2 %`, or `0.8125`."""
+        """Return a side's share: `81.2 %`, or `0.8125`."""
         form = SHARE if self.form.unit == "points" else self.form
         return f"{share * form.times:.{form.digits}f}{form.ending}"
 

@@ -68,7 +68,7 @@ class Group(_Model):
 
 
 def scored_options(group: Group, scorer: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by which a group scores an example with its own scorer and options: the group's go first."""
+    """Return the options by which a group scores an example with its own scorer and options: the group's go first."""
     return {**(options if scorer == group.scorer else {}), **group.options}
 
 
@@ -127,12 +127,12 @@ class Gate(_Model):
         return f"{SIGNS[self.definition.limit][1]} {self.definition.limit_text(self.limit)}"
 
     def passes(self, value: Fraction) -> bool:
-        """Whether the value holds the limit: inclusive, except a lower bound, which must lie above."""
+        """Return whether the value holds the limit: inclusive, except a lower bound, which must lie above."""
         margin = self.margin(value)
         return margin > 0 if self.sign == ">" else margin >= 0
 
     def margin(self, value: Fraction) -> Fraction:
-        """How far on the right side of the limit (negative: on the wrong side), in the metric's unit."""
+        """Return how far on the right side of the limit (negative: on the wrong side), in the metric's unit."""
         margin = self.exact_limit - value if self.sign == "<=" else value - self.exact_limit
         return margin if abs(margin) > _ROUNDING else Fraction(0)
 
@@ -245,7 +245,7 @@ class Plan(_Model):
         return digest(self.value())
 
     def value(self) -> dict[str, Any]:
-        """The plan as plain JSON values: what is hashed and written."""
+        """Return the plan as plain JSON values: what is hashed and written."""
         value = _without(self.model_dump(mode="json"), "base_sha256", "trained", "blind")
         if self.frozen_late == "counts":
             del value["frozen_late"]  # plans frozen before there was such a field keep their hash
@@ -263,29 +263,31 @@ class Plan(_Model):
         return value
 
     def group(self, name: str) -> Group:
-        """The group called `name`. Raises KeyError."""
+        """Return the group called `name`. Raises KeyError."""
         return next(group for group in self.groups if group.name == name)
 
     def template(self) -> Plan:
-        """The plan without its binding: the limits as first frozen."""
+        """Return the plan without its binding: the limits as first frozen."""
         data = Data(recipes=self.data.recipes)
         unbound = {"data": data, "template_sha256": "", "before_adapter": None, "base_sha256": None}
         return self.model_copy(update=unbound)
 
 
 def plan_names() -> list[str]:
-    """The shipped plans."""
+    """Return the shipped plans."""
     return preset_names("gates")
 
 
 def load_plan(name: str) -> Plan:
-    """The shipped plan called `name`, or the TOML file at that path. Raises PlanError naming key or nearest name."""
+    """Return the shipped plan called `name`, or the TOML file at that path. Raises PlanError naming key or nearest
+    name.
+    """
     table = read_preset("gates", name, "gate plan", PlanError)
     return parse_plan(table, name)
 
 
 def parse_plan(value: Any, where: str) -> Plan:
-    """A plan from plain values. Raises PlanError naming up to three wrong keys."""
+    """Return a plan from plain values. Raises PlanError naming up to three wrong keys."""
     try:
         return Plan.model_validate(value)
     except ValidationError as error:

@@ -107,7 +107,7 @@ class GatePower:
 
 
 def power(plan: Plan, bases: Mapping[str, BaseShare]) -> list[GatePower]:
-    """Each gate's power, in the plan's order; `bases` by group, where known."""
+    """Return each gate's power, in the plan's order; `bases` by group, where known."""
     decisions: dict[tuple[Any, ...], _Decision] = {}
     powers = []
     for gate in plan.gates:
@@ -203,7 +203,7 @@ class _Decision:
         return not self.passes(self.n - self.right, 0)
 
     def passes(self, won: int, lost: int) -> bool:
-        """The gate's own word on these counts."""
+        """Return the gate's own word on these counts."""
         if (won, lost) not in self._said:
             self._said[won, lost] = self._passes(won, lost)
         return self._said[won, lost]
@@ -214,7 +214,7 @@ class _Decision:
         return self.gate.passes(self.gate.definition.value(measures))
 
     def chance(self, change: float) -> float:
-        """The chance to pass at a true change of the share of right answers."""
+        """Return the chance to pass at a true change of the share of right answers."""
         from scipy import stats
 
         wrong, share = self.n - self.right, self.right / self.n

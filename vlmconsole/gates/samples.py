@@ -107,7 +107,9 @@ def asked_hash(example: Example) -> str:
 
 
 def images_hash(hashes: Sequence[str]) -> str:
-    """One hash (hex) for the images of a sample: a single one's own, that of no bytes for none, else the list's."""
+    """Return one hash (hex) for the images of a sample: a single one's own, that of no bytes for none, else the
+    list's.
+    """
     if len(hashes) == 1:
         return hashes[0]
     return hashlib.sha256(canonical_json(list(hashes)) if hashes else b"").hexdigest()

@@ -83,7 +83,7 @@ def _audits(places: Places, chain: Chain) -> Iterator[str]:
 
 
 def altered_audit(places: Places, chain: Chain, run: str) -> str:
-    """Why a run's kept audit is not the one that was made; "" for one as it was, and where there is none."""
+    """Return why a run's kept audit is not the one that was made; "" for one as it was, and where there is none."""
     path, entry = places.home / AUDITS / f"{run}.json", chain.last("audit", run)
     if entry is None:
         return f"the audit of {run} stands in no line of the ledger" if path.is_file() else ""

@@ -52,7 +52,7 @@ class Freezing:
 
 
 def freezing(run: RunFolder, places: Places, frozen: float | None, limits: float | None = None) -> Freezing | None:
-    """How the freezing of an evaluation's plan stands to its training; None where either is not known."""
+    """Return how the freezing of an evaluation's plan stands to its training; None where either is not known."""
     trained = training_of(run, places) if frozen is not None else None
     began = first_step(trained) if trained is not None else None
     if frozen is None or trained is None or began is None:
@@ -61,7 +61,7 @@ def freezing(run: RunFolder, places: Places, frozen: float | None, limits: float
 
 
 def freezing_of(run: RunFolder, places: Places, frozen: FrozenWhen | None) -> Freezing | None:
-    """The same for a run that was judged."""
+    """Return the same for a run that was judged."""
     return freezing(run, places, frozen.t, frozen.limits) if frozen is not None else None
 
 
@@ -76,7 +76,9 @@ def standing(run: RunFolder, verdict: str) -> str:
 
 
 def training_of(run: RunFolder, places: Places) -> RunFolder | None:
-    """The run that made the evaluated weights, by the adapter's own account or by where it lies; None: not here."""
+    """Return the run that made the evaluated weights, by the adapter's own account or by where it lies; None: not
+    here.
+    """
     spec = run.job().get("spec")
     spec = spec if isinstance(spec, dict) else {}
     adapter, whole = (str(spec.get(key) or "") for key in ("after_adapter", "after_model"))
@@ -92,7 +94,7 @@ def training_of(run: RunFolder, places: Places) -> RunFolder | None:
 
 
 def evaluated_adapter(run: RunFolder, side: str, places: Places) -> Path | None:
-    """The folder of the adapter that answered a side: as its conditions name it, else as its settings do.
+    """Return the folder of the adapter that answered a side: as its conditions name it, else as its settings do.
 
     A name that was asked for may mean another adapter by now. None when it is not here, or the side has none.
     """
@@ -110,7 +112,7 @@ def evaluated_adapter(run: RunFolder, side: str, places: Places) -> Path | None:
 
 
 def adapter_folder(places: Places, name: str) -> Path | None:
-    """The folder of an adapter by name or path; None when it is not here, or is none."""
+    """Return the folder of an adapter by name or path; None when it is not here, or is none."""
     from vlmconsole.training.adapters.store import find_adapter
 
     try:
@@ -120,7 +122,9 @@ def adapter_folder(places: Places, name: str) -> Path | None:
 
 
 def earlier_attempts(run: RunFolder) -> list[RunFolder]:
-    """The attempts that this run went on from, the latest first: their finished epochs were copied as they were."""
+    """Return the attempts that this run went on from, the latest first: their finished epochs were copied as they
+    were.
+    """
     attempts: list[RunFolder] = []
     earlier = run.job().get("earlier")
     while earlier and Path(earlier).name not in [attempt.name for attempt in attempts]:

@@ -114,7 +114,7 @@ class Verdict:
         return claims(self.plan, self.verdict, passed, late)
 
     def to_json(self) -> dict[str, Any]:
-        """The shape of `gates check --json`."""
+        """Return the shape of `gates check --json`."""
         return {
             "verdict": self.verdict,
             "label": self.label,
@@ -198,20 +198,20 @@ class VerdictEvidence:
         return (*self.run, *(problem for some in several for problem in some))
 
     def without_blind(self, gate: Gate) -> str:
-        """Why a gate that needs blind answers cannot be judged; "" when it can, or needs none."""
+        """Return why a gate that needs blind answers cannot be judged; "" when it can, or needs none."""
         problems = self.unseen.get(gate.group, ()) if gate.definition.blind else ()
         return problems[0].text if problems else ""
 
     def blind_of(self, group: Group) -> Side | None:
-        """The blind answers where all of the group's are there."""
+        """Return the blind answers where all of the group's are there."""
         return None if self.unseen.get(group.name) else self.blind
 
     def problems_of(self, group: Group) -> tuple[Problem, ...]:
-        """Those that keep this group from being measured."""
+        """Return those that keep this group from being measured."""
         return (*self.run, *self.groups[group.name])
 
     def cannot_judge(self, group: Group, measured: Measures | None) -> str:
-        """Why the gates of this group cannot be judged; "" when they can."""
+        """Return why the gates of this group cannot be judged; "" when they can."""
         if measured is None:
             return self.problems_of(group)[0].text
         floor = group.base_at_least

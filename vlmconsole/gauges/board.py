@@ -131,15 +131,15 @@ class Board:
                     series.push(batch.at, figure.value)
 
     def series(self, key: str) -> Series | None:
-        """The curve behind a tile, for the large plot. Read it under :meth:`reading`."""
+        """Return the curve behind a tile, for the large plot. Read it under :meth:`reading`."""
         return self._series.get(key)
 
     def reading(self) -> threading.Lock:
-        """The lock to hold while a series is read."""
+        """Return the lock to hold while a series is read."""
         return self._lock
 
     def snapshot(self) -> Snapshot:
-        """Everything as of now."""
+        """Return everything as of now."""
         with self._lock:
             now = self._clock()
             states = {name: self._state(name, seen, now) for name, seen in self._sources.items()}

@@ -35,7 +35,7 @@ class GaugeCurve:
 
 
 def curve(board: Board, key: str, since: float) -> GaugeCurve:
-    """The curve of `key` from wall-clock `since` on; without pieces where nothing is known."""
+    """Return the curve of `key` from wall-clock `since` on; without pieces where nothing is known."""
     title, unit = title_of(key)
     with board.reading():
         series = board.series(key)

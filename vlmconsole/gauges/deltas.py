@@ -26,7 +26,7 @@ class Quantile:
 
 
 def quantile(histogram: Histogram, q: float) -> Quantile | None:
-    """The `q` quantile (0–1) of a histogram (usually a difference of two); None when it holds nothing."""
+    """Return the `q` quantile (0–1) of a histogram (usually a difference of two); None when it holds nothing."""
     bounds = sorted(histogram.buckets)
     if not bounds:
         return None
@@ -48,7 +48,7 @@ def quantile(histogram: Histogram, q: float) -> Quantile | None:
 
 
 def difference(new: Histogram, old: Histogram | None) -> Histogram:
-    """What was observed between two scrapes of one histogram (`old` None: since the server's start)."""
+    """Return what was observed between two scrapes of one histogram (`old` None: since the server's start)."""
     if old is None:
         return new
     buckets = {bound: max(0.0, count - old.buckets.get(bound, 0.0)) for bound, count in new.buckets.items()}
@@ -105,7 +105,9 @@ class Window:
         return None if counted is None else counted[0] / counted[1]
 
     def observed(self, figure: str, seconds: float | None = None) -> Histogram | None:
-        """What a histogram took in over the last `seconds`; None without two scrapes or without that histogram."""
+        """Return what a histogram took in over the last `seconds`; None without two scrapes or without that
+        histogram.
+        """
         base = self._base(self.seconds if seconds is None else seconds)
         if base is None or figure not in self._kept[-1][1].histograms:
             return None
@@ -123,12 +125,12 @@ class Window:
         return len(self._kept) >= 2
 
     def fell(self, figure: str, scrape: Scrape) -> bool:
-        """Whether a counter of a scrape to come is below the newest kept one."""
+        """Return whether a counter of a scrape to come is below the newest kept one."""
         last = self._kept[-1][1].counters.get(figure) if self._kept else None
         return last is not None and scrape.counters.get(figure, last) < last
 
     def moved(self) -> bool:
-        """Whether any counter grew between the two newest scrapes: something ran."""
+        """Return whether any counter grew between the two newest scrapes: something ran."""
         if len(self._kept) < 2:
             return False
         new, old = self._kept[-1][1], self._kept[-2][1]

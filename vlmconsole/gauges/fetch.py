@@ -59,7 +59,7 @@ class Fetcher:
         return cls(profile.base_url, headers, deadline, profile.access.held)
 
     def get(self, path: str) -> str:
-        """The text at `path`. Raises :class:`NotThere`, or SourceError with what happened in one line."""
+        """Return the text at `path`. Raises :class:`NotThere`, or SourceError with what happened in one line."""
         where = f"{self.base_url}{path}"
         try:
             response = self._runner.run(fetch(self._client, self._client.build_request("GET", where), self._limits))

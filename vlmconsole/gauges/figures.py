@@ -60,7 +60,7 @@ class Batch:
     job: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The line of a recording; empty parts are left out."""
+        """Return the line of a recording; empty parts are left out."""
         whole = asdict(self)
         whole["figures"] = {
             key: {name: value for name, value in figure.items() if value not in (None, "", (), False, 0.0)}
@@ -71,7 +71,7 @@ class Batch:
 
     @classmethod
     def from_json(cls, whole: Mapping[str, Any]) -> Batch:
-        """The batch of a recorded line. Raises KeyError, TypeError or ValueError when it is none.
+        """Return the batch of a recorded line. Raises KeyError, TypeError or ValueError when it is none.
 
         A recording is a file that anybody may have written: every type is looked at.
         """
@@ -164,7 +164,7 @@ class GaugeSource(Protocol):
         """Seconds between two readings at least; 0: every tick."""
 
     def read(self) -> Batch:
-        """One reading. Raises SourceError when there is none."""
+        """Return one reading. Raises SourceError when there is none."""
 
     def close(self) -> None:
         """Let go of connections and children."""
@@ -175,7 +175,7 @@ class Remembering(Protocol):
     """A source that knows something of the time before it was first asked."""
 
     def past(self) -> list[Batch]:
-        """What it knows, oldest first; asked for once, before the first reading. Never raises."""
+        """Return what it knows, oldest first; asked for once, before the first reading. Never raises."""
 
 
 #: figure → (title, unit). GPUs are numbered (`gpu0.memory`), another machine's carry its name (`gpu0@box.memory`).

@@ -36,7 +36,9 @@ class ChatAnswers:
         self._streaming: set[int] = set()
 
     def past(self, now: float) -> list[Finished]:
-        """The answers of the last ten minutes, oldest first, at the wall time when each ended. Raises sqlite3.Error."""
+        """Return the answers of the last ten minutes, oldest first, at the wall time when each ended. Raises
+        sqlite3.Error.
+        """
         db = self._opened()
         if db is None:
             return []
@@ -178,7 +180,9 @@ class RunningJobs:
                 self._gauges.setdefault(path, {})[figure] = value
 
     def job(self) -> dict[str, Any] | None:
-        """The run that is measured, else the newest running one: title, progress and conditions; None for none."""
+        """Return the run that is measured, else the newest running one: title, progress and conditions; None for
+        none.
+        """
         if not self._tails:
             return None
         path = max(self._measuring or self._tails)

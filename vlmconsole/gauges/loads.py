@@ -33,7 +33,7 @@ class Load:
 
 
 def read_loads(text: str) -> Load:
-    """The load in an answer of either path. Raises SourceError when it is neither."""
+    """Return the load in an answer of either path. Raises SourceError when it is neither."""
     try:
         whole = json_value(text)
         if isinstance(whole, list):

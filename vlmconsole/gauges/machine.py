@@ -65,7 +65,7 @@ class NvidiaSource:
 
 
 def card_figures(card: nvidia.GpuCard, where: str = "") -> dict[str, Figure]:
-    """A card's tiles; `where` is `@host` for another machine's card. What it does not tell is left empty."""
+    """Return a card's tiles; `where` is `@host` for another machine's card. What it does not tell is left empty."""
     name = f"{card.name}{where}"
     missing = card.lost or f"not reported by {card.product}"
 
@@ -90,7 +90,7 @@ class AppleSource:
 
     @staticmethod
     def here() -> bool:
-        """Whether this machine is a Mac."""
+        """Return whether this machine is a Mac."""
         return sys.platform == "darwin"
 
     def read(self) -> Batch:

@@ -110,12 +110,12 @@ _session = Nvml()
 
 
 def read() -> CardsReading:
-    """All cards of this machine, through one shared NVML session."""
+    """Return all cards of this machine, through one shared NVML session."""
     return _session.read()
 
 
 def summary() -> str:
-    """One line for people: what cards there are, or why none is seen."""
+    """Return one line for people: what cards there are, or why none is seen."""
     reading = read()
     if not reading.cards:
         return f"none found: {reading.why}"

@@ -39,7 +39,7 @@ class Recorder:
 
 
 def batches(path: Path) -> Iterator[Batch]:
-    """The batches of a recording, in order; torn or bad lines are left out. Raises LabError when it has none."""
+    """Yield the batches of a recording, in order; torn or bad lines are left out. Raises LabError when it has none."""
     some = False
     if path.exists() and not path.is_file():  # a FIFO would be waited for
         raise LabError(f"the recording {path} cannot be read: not a regular file")
@@ -82,7 +82,7 @@ class Replay:
         return self._first + (self._clock() - self._begun) * self.speed
 
     def to_end(self) -> Snapshot:
-        """Everything as it was at the recording's last reading."""
+        """Return everything as it was at the recording's last reading."""
         last = self._first
         while self._ahead is not None:
             self.board.take(self._ahead)
@@ -103,7 +103,7 @@ class Replay:
         self.board.take(Batch(CONSOLE, self.now(), marks=(Mark(self.now(), text),)))
 
     def snapshot(self) -> Snapshot:
-        """Everything as it was at this moment of the recording."""
+        """Return everything as it was at this moment of the recording."""
         now = self.now()
         while self._ahead is not None and self._ahead.at <= now:
             self.board.take(self._ahead)

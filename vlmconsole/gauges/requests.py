@@ -46,7 +46,9 @@ class OwnRequests:
         self._window = Window(LONG)
 
     def past(self) -> list[Batch]:
-        """The chat of the last ten minutes, a batch an answer: who looks at the gauges after asking wants to see it."""
+        """Return the chat of the last ten minutes, a batch an answer: who looks at the gauges after asking wants to
+        see it.
+        """
         try:
             answers = self._chats.past(self._wall())
         except sqlite3.Error:  # the first reading says so

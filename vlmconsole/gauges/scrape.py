@@ -59,7 +59,7 @@ class ServerMetrics:
         self._fetch.close()
 
     def read(self) -> Batch:
-        """One scrape as figures. Raises SourceError; the window of deltas survives a scrape that failed."""
+        """Return one scrape as figures. Raises SourceError; the window of deltas survives a scrape that failed."""
         load = self._load()
         try:
             text = self._path(self._table.path if self._table else PATH)

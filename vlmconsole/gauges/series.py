@@ -48,7 +48,7 @@ class _Ring:
         return self._filled == self._rows
 
     def column(self, index: int) -> array[float]:
-        """A copy of one column, oldest first."""
+        """Return a copy of one column, oldest first."""
         whole = self._columns[index]
         return whole[: self._next] if self._filled < self._rows else whole[self._next :] + whole[: self._next]
 
@@ -104,7 +104,9 @@ class Series:
         return (percentile(values, 0.5), percentile(values, 0.95)) if values else (None, None)
 
     def sparkline(self, now: float, seconds: float = 60.0, width: int = 30) -> list[float | None]:
-        """The mean of each of `width` equal slices of the last `seconds`, oldest first; None where nothing came."""
+        """Return the mean of each of `width` equal slices of the last `seconds`, oldest first; None where nothing
+        came.
+        """
         sums, counts = [0.0] * width, [0] * width
         for at, value in zip(*self._since(now - seconds), strict=True):
             slot = min(width - 1, max(0, int((at - (now - seconds)) / seconds * width)))
@@ -113,6 +115,8 @@ class Series:
         return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
 
     def bands(self, since: float) -> list[Band]:
-        """One band a minute since `since`, oldest first: the plot's far zoom. The minute under way is left out."""
+        """Return one band a minute since `since`, oldest first: the plot's far zoom. The minute under way is left
+        out.
+        """
         rows = zip(*(self._coarse.column(index) for index in range(4)), strict=True)
         return [Band(*row) for row in rows if row[0] >= since]

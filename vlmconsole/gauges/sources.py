@@ -38,7 +38,7 @@ class ServerSource:
         self._at: tuple[str, Access] | None = None
 
     def read(self) -> Batch:
-        """One reading. Raises SourceError, or SshError while the tunnel to another machine is not up."""
+        """Return one reading. Raises SourceError, or SshError while the tunnel to another machine is not up."""
         profile = self._server.located()
         if not profile.base_url:
             raise SourceError(
@@ -185,7 +185,7 @@ class Gauges:
 def default_sources(
     places: Places, profile: ServerProfile | None = None, feed: RequestFeed | None = None
 ) -> list[GaugeSource]:
-    """Everything that this machine and `profile` offer; the far GPUs where the profile names an SSH host."""
+    """Return everything that this machine and `profile` offer; the far GPUs where the profile names an SSH host."""
     sources: list[GaugeSource] = [
         OwnRequests(places.runs, places.chats, feed, server=profile.name if profile is not None else "")
     ]

@@ -10,7 +10,7 @@ from vlmconsole.text.counts import of_many
 
 
 def job_said(job: Mapping[str, Any]) -> str:
-    """The running job in one line: title, progress, and the conditions that its figures hold under."""
+    """Return the running job in one line: title, progress, and the conditions that its figures hold under."""
     parts = [str(job.get("title") or job.get("run") or "a job")]
     progress = job.get("progress") or {}
     if progress.get("done") is not None:
@@ -33,7 +33,7 @@ def _asked_for(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def conditions_said(conditions: Mapping[str, Any]) -> list[str]:
-    """The main conditions as short pieces. A sweep keeps one set a cell: the last one is the newest."""
+    """Return the main conditions as short pieces. A sweep keeps one set a cell: the last one is the newest."""
     cells = [value for value in conditions.values() if isinstance(value, Mapping)]
     if cells and len(cells) == len(conditions):
         conditions = cells[-1]
@@ -59,7 +59,7 @@ def conditions_said(conditions: Mapping[str, Any]) -> list[str]:
 
 
 def course(points: Sequence[float | None], unit: str = "") -> str:
-    """The last readings as a curve. A share has its place between 0 and 100 %, also when it stays the same."""
+    """Return the last readings as a curve. A share has its place between 0 and 100 %, also when it stays the same."""
     known = [point for point in points if point is not None]
     scale = (min(0.0, *known), max(1.0, *known)) if unit == "share" and known else (None, None)
     return sparkline(points, None, *scale).strip()

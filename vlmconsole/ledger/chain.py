@@ -62,7 +62,7 @@ class Chain:
     torn: tuple[int, ...] = field(default=())
 
     def last(self, kind: str, run: str) -> dict[str, Any] | None:
-        """The newest entry of `kind` for the run called `run`."""
+        """Return the newest entry of `kind` for the run called `run`."""
         entries = [entry for entry in self.entries if entry.get("kind") == kind and entry.get("run") == run]
         return entries[-1] if entries else None
 

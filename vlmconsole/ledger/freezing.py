@@ -30,7 +30,7 @@ class Frozen:
 
 
 def digest(value: Any) -> str:
-    """The hash under which `value` would be frozen."""
+    """Return the hash under which `value` would be frozen."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
@@ -62,7 +62,9 @@ def freeze(run: RunFolder, name: str, value: Any, ledger: Ledger) -> Frozen:
 
 
 def read_frozen(run: RunFolder, name: str, ledger: Ledger) -> Frozen:
-    """The frozen value, checked against the ledger. Raises FrozenError when it is missing, changed or unknown."""
+    """Return the frozen value, checked against the ledger. Raises FrozenError when it is missing, changed or
+    unknown.
+    """
     chain = ledger.read()
     if chain.broken:
         raise FrozenError(f"the ledger is broken, so nothing frozen can be trusted: {chain.broken}")
@@ -82,7 +84,7 @@ def read_frozen(run: RunFolder, name: str, ledger: Ledger) -> Frozen:
 
 
 def find_frozen(chain: Chain, run: str, name: str) -> dict[str, Any] | None:
-    """The first freezing of `name` in `run`: later ones can never replace it."""
+    """Return the first freezing of `name` in `run`: later ones can never replace it."""
     for entry in chain.entries:
         if entry.get("kind") == "frozen" and entry.get("run") == run and entry.get("file") == name:
             return entry

@@ -55,7 +55,7 @@ class DevicePeak:
 
 
 def from_json(value: Any) -> DevicePeak | None:
-    """The inverse of `DevicePeak.to_json`; None for anything else."""
+    """Return the inverse of `DevicePeak.to_json`; None for anything else."""
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         return None
     pairs, flops = value.get("bandwidth"), value.get("flops")
@@ -124,7 +124,7 @@ _TABLE: tuple[tuple[str, float | None, float | None, float, str], ...] = (
 
 
 def known_device(product: str) -> DevicePeak | None:
-    """The table's entry for a product's name, as NVML or the system tells it; None where it has none.
+    """Return the table's entry for a product's name, as NVML or the system tells it; None where it has none.
 
     Of a MIG slice nothing is known: its share of a card's arithmetic and bandwidth is not in its name.
     """

@@ -87,7 +87,7 @@ def limit(
     context: float | None = None,
     devices: int = 1,
 ) -> Limit:
-    """The limit of one request on `devices` of a kind that share its work, in a batch of `batch` sequences.
+    """Return the limit of one request on `devices` of a kind that share its work, in a batch of `batch` sequences.
 
     `prompt_tokens` are those that no cache had, the visual ones among them; `context` is the length of a sequence in
     the middle of its answer (default: the prompt). Arithmetic counts as done in `precision`.

@@ -87,7 +87,7 @@ class ModelWork:
         return Phase("prefill", flops, self.language.bytes + self.head.bytes)
 
     def decode(self, batch: float, context: float) -> Phase:
-        """One token for each of `batch` sequences that are `context` tokens long."""
+        """Return one token for each of `batch` sequences that are `context` tokens long."""
         attention = 4 * context * self._width * (self.kv.layers - self.kv.windowed_layers)
         flops = batch * (2 * (self.language.numbers + self.head.numbers) + attention)
         read = self.language.bytes + self.head.bytes + batch * self.kv.bytes(int(context))
@@ -99,7 +99,9 @@ class ModelWork:
 
 
 def work_of(folder: Path, *, kv_dtype: str | None = None) -> ModelWork:
-    """The work of the model in a folder, its keys and values stored as `kv_dtype`. Raises WorkError, saying why."""
+    """Return the work of the model in a folder, its keys and values stored as `kv_dtype`. Raises WorkError, saying
+    why.
+    """
     try:
         base = read_base(folder)
         kv = shape_of(dict(base.config), source=str(folder / "config.json")).stored_as(kv_dtype)

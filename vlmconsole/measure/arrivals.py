@@ -43,20 +43,20 @@ class Arrivals(ABC):
     @classmethod
     @abstractmethod
     def of(cls, settings: ArrivalSettings) -> Arrivals:
-        """The shape as `settings` want it; they have all that it needs."""
+        """Return the shape as `settings` want it; they have all that it needs."""
 
     @abstractmethod
     def times(self) -> Iterator[float]:
         """Due times, s after the start, ascending, the first at 0. Absolute: a late request delays no other."""
 
     def due(self, requests: int | None, duration: float | None = None) -> list[float] | None:
-        """The due times of at most `requests` in at most `duration` s; None: whenever one of C is free."""
+        """Return the due times of at most `requests` in at most `duration` s; None: whenever one of C is free."""
         times = itertools.islice(self.times(), MOST_REQUESTS if requests is None else requests)
         return list(times if duration is None else itertools.takewhile(lambda at: at < duration, times))
 
     @abstractmethod
     def label(self) -> str:
-        """What conditions hold of it; "" for a closed loop."""
+        """Return what conditions hold of it; "" for a closed loop."""
 
 
 ARRIVALS: dict[str, type[Arrivals]] = {}
@@ -220,7 +220,8 @@ SHAPE_SETTINGS = ("burstiness", "ramp_from", "trace", "speed")
 
 
 def shape_of(arrivals: str, settings: ArrivalSettings) -> type[Arrivals]:
-    """The class that `arrivals` names; without a rate an evenly spaced or Poisson load is a closed loop, as ever.
+    """Return the class that `arrivals` names; without a rate an evenly spaced or Poisson load is a closed loop, as
+    ever.
 
     Raises ValueError for settings that are missing for it, or that it would not read.
     """

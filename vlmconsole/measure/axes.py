@@ -36,7 +36,8 @@ class Axes:
 
 
 def axes(cells: Sequence[CellView]) -> list[Axes]:
-    """The plots of a run's cells: what a larger picture, a longer prompt or a longer answer costs where three cells or
+    """Return the plots of a run's cells: what a larger picture, a longer prompt or a longer answer costs where three
+    cells or
     more differ in that alone; and throughput against TTFT, unless such a course has every cell. Each has two points.
     """
     made = [

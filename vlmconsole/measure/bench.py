@@ -53,7 +53,7 @@ class MeasuredServer:
 def find_server(
     settings: BenchSettings, places: Places, default: str = "", say: Callable[[str], None] = lambda _: None
 ) -> MeasuredServer:
-    """The server that `settings` name, started when it is one of ours that is not running. Raises LabError."""
+    """Return the server that `settings` name, started when it is one of ours that is not running. Raises LabError."""
     if settings.base_url:
         key = settings.api_key_env
         profile = given_profile(settings.base_url, settings.model, name="bench", api_key_env=key, where="bench")
@@ -88,7 +88,9 @@ async def _ask(profile: ServerProfile) -> MeasuredServer:
 
 
 def request_fields(settings: BenchSettings, server: MeasuredServer) -> dict[str, Any]:
-    """Every field of a request but its messages. Where the engine can, the output is held to exactly its ceiling."""
+    """Return every field of a request but its messages. Where the engine can, the output is held to exactly its
+    ceiling.
+    """
     engine = find_engine(server.profile.engine)
     body: dict[str, Any] = {
         "model": server.model,
@@ -107,7 +109,7 @@ def request_fields(settings: BenchSettings, server: MeasuredServer) -> dict[str,
 
 
 def fit_input(settings: BenchSettings, server: MeasuredServer, recipe: InputRecipe) -> Fitted | None:
-    """The filler that makes the wanted input length, found by asking the server; None when none is wanted."""
+    """Return the filler that makes the wanted input length, found by asking the server; None when none is wanted."""
     if settings.input_tokens is None:
         return None
     return asyncio.run(fit_to(server.profile, recipe, settings.input_tokens))
@@ -209,7 +211,7 @@ def conditions_of(
     load: Mapping[str, Any] | None = None,
     remarks: Sequence[str] = (),
 ) -> Conditions:
-    """What the figures were made under, as read back and as counted, not as asked for.
+    """Return what the figures were made under, as read back and as counted, not as asked for.
 
     load: further conditions of what was sent, by their names; remarks: notes on it.
     """
@@ -270,7 +272,7 @@ def run_bench(
     stopping: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """The whole of one measurement: find the server, measure, write conditions.json, return the summary."""
+    """Return the whole of one measurement: find the server, measure, write conditions.json, return the summary."""
     server = find_server(settings, places, default, say)
     say(f"measuring {server.model} at {server.profile.base_url}")
     summary, conditions = measure(

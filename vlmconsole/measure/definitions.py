@@ -60,7 +60,7 @@ class InFlight:
 
 
 def in_flight(spans: Iterable[tuple[float, float]]) -> InFlight | None:
-    """How many of the `(sent, end)` spans ran at once. An end at the moment of a start does not overlap it."""
+    """Return how many of the `(sent, end)` spans ran at once. An end at the moment of a start does not overlap it."""
     edges = sorted((at, step) for sent, end in spans for at, step in ((sent, 1), (end, -1)))
     if not edges or edges[-1][0] <= edges[0][0]:
         return None
@@ -74,7 +74,7 @@ def in_flight(spans: Iterable[tuple[float, float]]) -> InFlight | None:
 
 
 def span_text(values: Iterable[int | None]) -> int | str | None:
-    """One number when all agree, `"120–128"` when they differ, None when any is unknown or there is none."""
+    """Return one number when all agree, `"120–128"` when they differ, None when any is unknown or there is none."""
     listed = list(values)
     if not listed or any(value is None for value in listed):
         return None

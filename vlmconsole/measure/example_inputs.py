@@ -40,7 +40,9 @@ class Questions:
 
 
 def dataset_questions(folder: Path, split: str) -> Questions:
-    """The questions of a dataset's split; without a name, of its test split, or its only one. Raises LabError."""
+    """Return the questions of a dataset's split; without a name, of its test split, or its only one. Raises
+    LabError.
+    """
     splits = sorted(path.stem for path in folder.glob("*.parquet"))
     chosen = split or ("test" if "test" in splits else splits[0] if len(splits) == 1 else "")
     if chosen not in splits:
@@ -148,7 +150,7 @@ class ExampleInputs:
         return sum(length for _, length in self._places) / len(self._places)
 
     def order(self, count: int, seed: int) -> list[int]:
-        """Which question each request asks: all in an order that the seed draws, then all in another one."""
+        """Return which question each request asks: all in an order that the seed draws, then all in another one."""
         draw, places = random.Random(seed), list(range(len(self)))
         chosen: list[int] = []
         while len(chosen) < count:
@@ -157,7 +159,9 @@ class ExampleInputs:
         return chosen[:count]
 
     def bodies(self, order: Sequence[int], *, as_is: bool) -> Iterator[Body]:
-        """A body for each place of `order`. A question's second use is salted in text and images, or sent as it is."""
+        """Yield a body for each place of `order`. A question's second use is salted in text and images, or sent as it
+        is.
+        """
         used: Counter[int] = Counter()
         for place in order:
             turn = used[place]
@@ -168,7 +172,7 @@ class ExampleInputs:
             yield Body([encode({**self.request, "messages": messages})], frozenset({0}) if as_is else frozenset())
 
     def messages(self, place: int) -> list[dict[str, Any]]:
-        """The messages of a question, as they are sent the first time."""
+        """Return the messages of a question, as they are sent the first time."""
         offset, length = self._places[place]
         self._spool.seek(offset)
         messages: list[dict[str, Any]] = json.loads(self._spool.read(length))["messages"]
@@ -182,7 +186,7 @@ class ExampleInputs:
             yield Body([encode({**self.request, "messages": messages})])
 
     def conditions(self, order: Sequence[int], *, as_is: bool) -> dict[str, Any]:
-        """What is known of this load before it is sent."""
+        """Return what is known of this load before it is sent."""
         repeats = len(order) - len(set(order))
         return {
             "data_sha256": self.identity,
@@ -191,7 +195,7 @@ class ExampleInputs:
         }
 
     def note(self, order: Sequence[int]) -> str:
-        """Which questions were asked, in a sentence."""
+        """Return which questions were asked, in a sentence."""
         repeats = len(order) - len(set(order))
         return f"{self.name}: {many(len(self), 'question')}, {repeats} of {len(order)} requests repeat one"
 
@@ -212,7 +216,9 @@ def _with_jpeg(message: Message, quality: int) -> Message:
 
 
 def salted_messages(messages: list[dict[str, Any]], name: str, turn: int) -> list[dict[str, Any]]:
-    """The messages as no cache has met them: other words before the first text, a pixel of each image changed."""
+    """Return the messages as no cache has met them: other words before the first text, a pixel of each image
+    changed.
+    """
     changed = json.loads(json.dumps(messages))
     words = f"Note: {salt(name, turn)} . "
     for message in changed:

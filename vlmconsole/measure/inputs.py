@@ -37,7 +37,7 @@ class InputError(LabError):
 
 
 def salt(cell: str, number: int) -> str:
-    """The words that begin prompt `number` of `cell`: an order of SALT_WORDS that only these two decide."""
+    """Return the words that begin prompt `number` of `cell`: an order of SALT_WORDS that only these two decide."""
     words = list(SALT_WORDS)
     random.Random(f"{cell}/{number}").shuffle(words)
     return " ".join(words)
@@ -50,7 +50,7 @@ def prompt(cell: str, number: int, filler_words: int = 0) -> str:
 
 
 def picture(cell: str, number: int, width: int, height: int) -> Picture:
-    """A picture of coloured blocks, `width` × `height` pixels, that only the cell and the number decide.
+    """Return a picture of coloured blocks, `width` × `height` pixels, that only the cell and the number decide.
 
     Blocks keep the PNG small, so that its upload does not weigh; what it costs the server depends on its size only.
     """
@@ -83,20 +83,22 @@ class InputRecipe:
     filler_words: int = 0
 
     def message(self, number: int) -> Message:
-        """The user's turn of request `number`; warm-ups have numbers below zero, so none repeats a measured one."""
+        """Return the user's turn of request `number`; warm-ups have numbers below zero, so none repeats a measured
+        one.
+        """
         pictures = () if self.image is None else (picture(self.cell, number, *self.image),)
         return Message("user", prompt(self.cell, number, self.filler_words), pictures)
 
     def body(self, number: int) -> Body:
-        """The bytes of request `number`, pictures encoded."""
+        """Return the bytes of request `number`, pictures encoded."""
         return Body([encode({**self.request, "messages": self.messages(number)})])
 
     def messages(self, number: int) -> list[dict[str, Any]]:
-        """The messages of request `number`, its picture as a data URL."""
+        """Return the messages of request `number`, its picture as a data URL."""
         return to_request([self.message(number)])
 
     def bodies(self, numbers: range) -> Iterator[Body]:
-        """One body after the other, so that ten thousand never lie in memory together."""
+        """Return one body after the other, so that ten thousand never lie in memory together."""
         return (self.body(number) for number in numbers)
 
     def record(self, number: int) -> dict[str, Any]:
@@ -105,7 +107,7 @@ class InputRecipe:
 
 
 def encode(request: dict[str, Any]) -> bytes:
-    """A request's bytes: compact JSON, UTF-8."""
+    """Return a request's bytes: compact JSON, UTF-8."""
     return json.dumps(request, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -130,7 +132,7 @@ class Fitted:
 
 
 def fit(count: Callable[[int, int], int | str], wanted: int) -> Fitted:
-    """The number of filler words that gives `wanted` prompt tokens.
+    """Return the number of filler words that gives `wanted` prompt tokens.
 
     `count(filler words, probe number)` asks the server: tokens, or why it would not take the prompt. A guess that it
     refuses is one too long; the nearest length found is returned when none fits exactly, as where a word is two tokens.

@@ -31,7 +31,9 @@ def beside(
     conditions: Conditions,
     home: Path,
 ) -> dict[str, Any]:
-    """The limit as bench's JSON holds it: least times, their multiples, what bounds them; or `why` none is known."""
+    """Return the limit as bench's JSON holds it: least times, their multiples, what bounds them; or `why` none is
+    known.
+    """
     folder = profile.model_dir()
     if folder is None:
         return {"why": "no limit known: the model's folder is not on this machine"}
@@ -72,7 +74,9 @@ _HINT = "not in the table of devices; `vlmconsole calibrate --device` measures t
 
 
 def limit_line(value: Any) -> str:
-    """A limit in one line for people: `TTFT 3.1 × of the limit (compute) · TPOT 1.4 × (bandwidth)`; "" without one."""
+    """Return a limit in one line for people: `TTFT 3.1 × of the limit (compute) · TPOT 1.4 × (bandwidth)`; "" without
+    one.
+    """
     if not isinstance(value, dict):
         return ""
     if "why" in value:

@@ -53,19 +53,19 @@ class Target:
 
     @classmethod
     def to(cls, profile: ServerProfile) -> Target:
-        """The chat route of a profile's server, with its key. Raises ProfileError or LoadError."""
+        """Return the chat route of a profile's server, with its key. Raises ProfileError or LoadError."""
         target = cls.of(profile.url("/v1/chat/completions"), profile.api_key())
         return replace(target, held=profile.access.held)
 
     def listener(self) -> int | None:
-        """The socket that the client's connections must reach; None: any. Raises PortTakenError."""
+        """Return the socket that the client's connections must reach; None: any. Raises PortTakenError."""
         inode = check(self.held)
         # Where the kernel tells and nobody listens, whoever comes later is a stranger.
         return 0 if inode is None and self.held is not None and sys.platform == "linux" else inode
 
     @classmethod
     def of(cls, url: str, api_key: str | None = None) -> Target:
-        """The chat route at `url`, e.g. `http://127.0.0.1:30000/v1/chat/completions`. Raises LoadError."""
+        """Return the chat route at `url`, e.g. `http://127.0.0.1:30000/v1/chat/completions`. Raises LoadError."""
         parts = urlsplit(url)
         try:
             port = parts.port

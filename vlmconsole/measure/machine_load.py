@@ -28,7 +28,7 @@ class HostLoad:
 
 
 def load_now() -> float | None:
-    """The system's load average of one minute; None where it has none."""
+    """Return the system's load average of one minute; None where it has none."""
     try:
         return round(os.getloadavg()[0], 2)
     except (OSError, AttributeError):
@@ -36,12 +36,12 @@ def load_now() -> float | None:
 
 
 def host_load(before: float | None) -> HostLoad:
-    """The load as it is now, beside what it was before."""
+    """Return the load as it is now, beside what it was before."""
     return HostLoad(before, load_now(), usable_cores())
 
 
 def busy(summary: Mapping[str, Any]) -> str:
-    """A remark on a summary that was measured while more wanted to run than there are cores, else "".
+    """Return a remark on a summary that was measured while more wanted to run than there are cores, else "".
 
     The load is the larger of before and after. Nothing is said where it was not recorded.
     """

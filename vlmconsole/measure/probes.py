@@ -17,7 +17,7 @@ ALONE = 2  # requests that tell how long an answer takes
 
 
 async def fit_to(profile: ServerProfile, recipe: InputRecipe, wanted: int) -> Fitted:
-    """The filler with which a prompt of `recipe` has `wanted` tokens, as the server counts. Raises LabError."""
+    """Return the filler with which a prompt of `recipe` has `wanted` tokens, as the server counts. Raises LabError."""
     loop = asyncio.get_running_loop()
     async with open_client(profile, PATIENCE_S) as client:
 
@@ -32,7 +32,7 @@ async def fit_to(profile: ServerProfile, recipe: InputRecipe, wanted: int) -> Fi
 
 
 def prompt_tokens(profile: ServerProfile, body: dict[str, Any]) -> int:
-    """How many tokens the server counts in the prompt of `body`. Raises LabError where it does not count."""
+    """Return how many tokens the server counts in the prompt of `body`. Raises LabError where it does not count."""
 
     async def ask() -> int | str:
         async with open_client(profile, PATIENCE_S) as client:
@@ -62,7 +62,9 @@ async def _count(client: Any, profile: ServerProfile, body: dict[str, Any]) -> i
 
 
 def seconds_alone(profile: ServerProfile, bodies: list[dict[str, Any]]) -> float:
-    """How long the fastest of `bodies` took, one asked after the other, seconds. Raises LabError for a failure."""
+    """Return how long the fastest of `bodies` took, one asked after the other, seconds. Raises LabError for a
+    failure.
+    """
 
     async def ask() -> float:
         taken: list[float] = []

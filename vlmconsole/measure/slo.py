@@ -36,7 +36,7 @@ class SloLimit:
         return round(1 - self.percent / 100, 9)
 
     def broken_by(self, request: RequestTimes) -> bool | None:
-        """Whether a request breaks it: one that failed does; None where its figure is not known."""
+        """Return whether a request breaks it: one that failed does; None where its figure is not known."""
         if request.failed:
             return True
         value: float | None = getattr(request, self.figure)
@@ -54,7 +54,7 @@ class Slo:
 
     @classmethod
     def parse(cls, text: str) -> Slo:
-        """The objective that `text` writes. Raises ValueError, naming the part that is none."""
+        """Return the objective that `text` writes. Raises ValueError, naming the part that is none."""
         limits: list[SloLimit] = []
         for part in text.split(","):
             match = _LIMIT.fullmatch(part.strip())
@@ -73,7 +73,7 @@ class Slo:
         return ",".join(map(str, self.limits))
 
     def good(self, request: RequestTimes) -> bool:
-        """Whether a request came through and breaks no limit that its figures can tell of."""
+        """Return whether a request came through and breaks no limit that its figures can tell of."""
         return not request.failed and not any(limit.broken_by(request) for limit in self.limits)
 
 
@@ -105,13 +105,15 @@ class LimitKept:
 
 
 def kept(limit: SloLimit, requests: Iterable[RequestTimes]) -> LimitKept:
-    """How `requests` kept one limit."""
+    """Return how `requests` kept one limit."""
     counts = Counter(limit.broken_by(request) for request in requests)
     return LimitKept(limit, counts[True] + counts[False], counts[True], counts[None])
 
 
 def slo_sentence(summary: Mapping[str, Any]) -> str:
-    """A summary's goodput for people: good requests per second, and each limit that was not kept; "" without one."""
+    """Return a summary's goodput for people: good requests per second, and each limit that was not kept; "" without
+    one.
+    """
     value = summary.get("goodput")
     if not isinstance(value, dict):
         return ""
@@ -129,7 +131,7 @@ def slo_sentence(summary: Mapping[str, Any]) -> str:
 
 
 def goodput(slo: Slo, requests: Sequence[RequestTimes] | RequestTable, seconds: float | None) -> dict[str, Any]:
-    """What of a load kept to the objective, as it stands in a summary.
+    """Return what of a load kept to the objective, as it stands in a summary.
 
     requests: those that count and those that failed; seconds: the span in which they were sent and answered.
     `holds` is whether every limit was kept by the share it asks for; None where one of them cannot be told.

@@ -43,12 +43,12 @@ class SteadyWindow:
     why: str = ""
 
     def holds(self, sent: float, first: float) -> bool:
-        """Whether a request sent at `sent` is in the window of a run whose first was sent at `first`."""
+        """Return whether a request sent at `sent` is in the window of a run whose first was sent at `first`."""
         return self.from_s is not None and self.to_s is not None and self.from_s <= sent - first <= self.to_s
 
 
 def steady_window(requests: Iterable[RequestTimes], concurrency: int | None) -> SteadyWindow:
-    """The window of a run's requests; `concurrency` is that of a closed loop, None an open loop."""
+    """Return the window of a run's requests; `concurrency` is that of a closed loop, None an open loop."""
     ordered = sorted(requests, key=lambda request: request.sent)
     if not ordered:
         return SteadyWindow(why="no request was sent")
@@ -69,7 +69,7 @@ def steady_window(requests: Iterable[RequestTimes], concurrency: int | None) -> 
 
 
 def steady_figures(requests: Iterable[RequestTimes], concurrency: int | None) -> dict[str, Any]:
-    """The steady window as a summary has it: where it lies, and the figures of the requests sent in it."""
+    """Return the steady window as a summary has it: where it lies, and the figures of the requests sent in it."""
     listed = list(requests)
     window = steady_window(listed, concurrency)
     if window.from_s is None or window.to_s is None:
@@ -85,7 +85,7 @@ def steady_figures(requests: Iterable[RequestTimes], concurrency: int | None) ->
 
 
 def full_from(ordered: Sequence[RequestTimes], concurrency: int | None) -> float | None:
-    """The moment at which `concurrency` requests were in flight for the first time; None: never."""
+    """Return the moment at which `concurrency` requests were in flight for the first time; None: never."""
     if concurrency is None:
         return ordered[0].sent
     edges = sorted([(request.sent, 1) for request in ordered] + [(request.end, -1) for request in ordered])
@@ -98,7 +98,7 @@ def full_from(ordered: Sequence[RequestTimes], concurrency: int | None) -> float
 
 
 def warm_in(values: Sequence[float]) -> int:
-    """How many values at the start MSER-5 cuts off: a multiple of BATCH, at most half of them."""
+    """Return how many values at the start MSER-5 cuts off: a multiple of BATCH, at most half of them."""
     means = [math.fsum(values[at : at + BATCH]) / BATCH for at in range(0, len(values) - BATCH + 1, BATCH)]
     best, cut, total, squares = math.inf, 0, 0.0, 0.0
     shift = means[-1]  # keeps the sums of squares small

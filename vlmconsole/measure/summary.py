@@ -37,7 +37,7 @@ class Lag:
     wall_step_s: float = 0.0
 
     def worst_p99(self) -> float | None:
-        """The larger of both p99, seconds."""
+        """Return the larger of both p99, seconds."""
         return max((d.p99 for d in (self.probe, self.kernel) if d is not None), default=None)
 
 
@@ -173,7 +173,7 @@ class Gatherer:
         return None
 
     def wanted(self, number: int) -> int | None:
-        """How many tokens request `number` should give; None: not known."""
+        """Return how many tokens request `number` should give; None: not known."""
         return self.wanted_output if not isinstance(self.wanted_output, Sequence) else self.wanted_output[number]
 
     def add_not_sent(self, kind: str, why: str) -> None:
@@ -198,8 +198,8 @@ class Gatherer:
         host: HostLoad | None = None,
         concurrency: int | None = None,
     ) -> CellSummary:
-        """The summary of what was taken. `broken`: why the client itself did not finish, if it did not; `concurrency`
-        is that of a closed loop.
+        """Return the summary of what was taken. `broken`: why the client itself did not finish, if it did not;
+        `concurrency` is that of a closed loop.
         """
         counted = len(self.e2e)
         first = min((sent for sent, _ in self.spans), default=0.0)

@@ -87,7 +87,7 @@ class SweepSettings(BenchSettings):
         return self.open_loop or "rate" in self.grid or any(cell.rate is not None for cell in self.cells)
 
     def expand(self) -> list[SweepCell]:
-        """Every cell in the order of measuring. Raises ValueError for a value that no cell may have."""
+        """Return every cell in the order of measuring. Raises ValueError for a value that no cell may have."""
         made = []
         crossed = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
         for cell, more in itertools.product(self.cells or [CellSettings()], crossed):
@@ -104,7 +104,9 @@ class SweepSettings(BenchSettings):
 
 
 def same_name(names: Sequence[str]) -> str:
-    """The first name that another cell has too, "" for none; files of names that differ by case alone may be one."""
+    """Return the first name that another cell has too, "" for none; files of names that differ by case alone may be
+    one.
+    """
     seen: set[str] = set()
     for name in names:
         if name.casefold() in seen:
@@ -132,7 +134,7 @@ class SweepCell:
         return self.settings.requests if self.settings.duration is None else self.settings.duration
 
     def varied(self) -> dict[str, Any]:
-        """The settings that sweeps vary, for tables and plots."""
+        """Return the settings that sweeps vary, for tables and plots."""
         wanted = self.settings.model_dump(include={*SHORT, "requests", "server", "duration"})
         if wanted["rate"] is None:
             del wanted["rate"]
@@ -146,7 +148,7 @@ def _short(key: str, value: Any) -> str:
 
 
 def work_done(wanted: int, planned: int, summary: dict[str, Any]) -> tuple[bool, str]:
-    """Whether all of a cell's planned requests gave exactly the wanted output, and in words what did not."""
+    """Return whether all of a cell's planned requests gave exactly the wanted output, and in words what did not."""
     counted, aside = summary["n"], sum(summary["set_aside"].values())
     parts = [f"{count} {why}" for why, count in summary["set_aside"].items()]
     parts += [f"{count} {why}" for why, count in summary["failure_kinds"].items()]
@@ -158,7 +160,7 @@ def work_done(wanted: int, planned: int, summary: dict[str, Any]) -> tuple[bool,
 
 
 def differing(cells: list[Conditions]) -> list[str]:
-    """The conditions in which a sweep's cells differ: what was varied, and what varied by itself."""
+    """Return the conditions in which a sweep's cells differ: what was varied, and what varied by itself."""
     keys: list[str] = []
     dumps = [cell.model_dump(mode="json") for cell in cells]
     for key in Conditions.model_fields:

@@ -44,7 +44,7 @@ _READ = frozenset({"timestamp", "input_length", "output_length", "hash_ids"})
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace in `path`. Raises LabError, naming the line that cannot be read."""
+    """Return the trace in `path`. Raises LabError, naming the line that cannot be read."""
     try:
         state = path.stat()
     except OSError as error:

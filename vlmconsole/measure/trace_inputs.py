@@ -25,12 +25,12 @@ class TokenRate:
     per_word: float
 
     def words(self, tokens: float) -> int:
-        """How many words so many tokens are, the fixed ones apart."""
+        """Return how many words so many tokens are, the fixed ones apart."""
         return max(0, round(tokens / self.per_word))
 
 
 def block_words(cell: str, block: int | str, count: int) -> list[str]:
-    """The first `count` words of what one hash id stands for in this cell."""
+    """Return the first `count` words of what one hash id stands for in this cell."""
     draw = random.Random(f"{cell}/block/{block}")
     return draw.choices(WORDS, k=count)
 
@@ -59,7 +59,7 @@ class TraceInputs:
         return request.output_tokens or self.usual
 
     def text(self, number: int, request: TraceRequest) -> str:
-        """The prompt: the words of its hash ids one after the other, cut to its length, then the question."""
+        """Return the prompt: the words of its hash ids one after the other, cut to its length, then the question."""
         if request.input_tokens is None:
             return self.recipe.message(number).text
         tokens = max(0.0, request.input_tokens - self.rate.fixed)
@@ -72,16 +72,16 @@ class TraceInputs:
         return " ".join([*words, QUESTION])
 
     def message(self, number: int, request: TraceRequest) -> Message:
-        """The user's turn of request `number`, with its picture where pictures are asked for."""
+        """Return the user's turn of request `number`, with its picture where pictures are asked for."""
         return Message("user", self.text(number, request), self.recipe.message(number).pictures)
 
     def fields(self, request: TraceRequest) -> dict[str, Any]:
-        """The fields of the request but its messages, held to its own answer's length."""
+        """Return the fields of the request but its messages, held to its own answer's length."""
         own = {"max_tokens", "min_tokens"} & self.recipe.request.keys()
         return {**self.recipe.request, **dict.fromkeys(own, self.output(request))}
 
     def body(self, number: int, request: TraceRequest) -> Body:
-        """The bytes of request `number`."""
+        """Return the bytes of request `number`."""
         return Body([encode({**self.fields(request), "messages": to_request([self.message(number, request)])})])
 
     def record(self, number: int, request: TraceRequest) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from vlmconsole.engines.registry import find_engine
 
 
 def with_running_limit(profile: ServerProfile, limit: int) -> ServerProfile:
-    """The profile with running limit B = `limit`. Raises ProfileError for a server that is not launched here."""
+    """Return the profile with running limit B = `limit`. Raises ProfileError for a server that is not launched here."""
     engine = find_engine(profile.engine)
     if profile.running_limit == limit and (profile.launch is None or engine.writes_line):
         return profile
@@ -22,7 +22,9 @@ def with_running_limit(profile: ServerProfile, limit: int) -> ServerProfile:
 
 
 def with_prefix_cache(profile: ServerProfile, on: bool) -> ServerProfile:
-    """The profile with its prefix cache on or off. Raises ProfileError for a server that is not launched here."""
+    """Return the profile with its prefix cache on or off. Raises ProfileError for a server that is not launched
+    here.
+    """
     launch = _launch(profile, f"its prefix cache {'on' if on else 'off'}")
     changed = profile.model_copy(update={"prefix_cache": on})
     engine = find_engine(profile.engine)
@@ -35,7 +37,7 @@ def with_prefix_cache(profile: ServerProfile, on: bool) -> ServerProfile:
 
 
 def with_flag(profile: ServerProfile, flag: str, value: bool | int | float | str) -> ServerProfile:
-    """The profile with one launch flag set: true is the flag alone, false leaves it out. Raises ProfileError."""
+    """Return the profile with one launch flag set: true is the flag alone, false leaves it out. Raises ProfileError."""
     launch = _launch(profile, f"{flag} {value}")
     where = "extra" if find_engine(profile.engine).writes_line else "argv"
     words: tuple[str, ...] = getattr(launch, where)
@@ -47,7 +49,7 @@ def with_flag(profile: ServerProfile, flag: str, value: bool | int | float | str
 
 
 def set_flag(argv: Sequence[str], flag: str, value: str) -> tuple[str, ...]:
-    """A launch line with `flag value`, in the place of an earlier one (`flag value` or `flag=value`)."""
+    """Return a launch line with `flag value`, in the place of an earlier one (`flag value` or `flag=value`)."""
     words: list[str] = []
     skip = False
     for index, word in enumerate(argv):

@@ -110,7 +110,7 @@ class PairLine:
 
 
 def waterfalls(run: RunFolder) -> dict[str, list[Bar]]:
-    """The measured requests of each cell in the order of sending; "" is the cell of a run that has only one."""
+    """Return the measured requests of each cell in the order of sending; "" is the cell of a run that has only one."""
     by_cell: dict[str, list[Bar]] = {}
     for row in run.read_jsonl("requests.jsonl"):
         sent = number(row.get("sent"))
@@ -132,13 +132,13 @@ def waterfalls(run: RunFolder) -> dict[str, list[Bar]]:
 
 
 def overlap(bars: Sequence[Bar]) -> float:
-    """How many requests were in flight on the average."""
+    """Return how many requests were in flight on the average."""
     span = max(bar.end for bar in bars) - min(bar.sent for bar in bars)
     return sum(bar.end - bar.sent for bar in bars) / span if span else 0.0
 
 
 def shortest(bars: Sequence[Bar]) -> float | None:
-    """The shortest time to a first token of a cell, seconds: what lies beyond it was waiting (or prefill)."""
+    """Return the shortest time to a first token of a cell, seconds: what lies beyond it was waiting (or prefill)."""
     return min((bar.first - bar.sent for bar in bars if bar.first is not None and not bar.failed), default=None)
 
 
@@ -154,7 +154,7 @@ def parts(bar: Bar, least: float | None) -> tuple[float, float, float]:
 
 
 def cells(run: RunFolder) -> list[CellView]:
-    """Every cell of a sweep (also while it runs) or of a tuning; the one cell of a measurement; else nothing."""
+    """Return every cell of a sweep (also while it runs) or of a tuning; the one cell of a measurement; else nothing."""
     rows = list(run.read_jsonl("cells.jsonl"))
     if rows:
         return [_cell(row) for row in rows]
@@ -167,7 +167,9 @@ def cells(run: RunFolder) -> list[CellView]:
 
 
 def grid(cells: Sequence[CellView]) -> Grid | None:
-    """The cells by C and B, when they are such a grid: two values of one of them at least, and no two cells alike."""
+    """Return the cells by C and B, when they are such a grid: two values of one of them at least, and no two cells
+    alike.
+    """
     placed: dict[tuple[int, int], CellView] = {}
     for cell in cells:
         if cell.concurrency is None or cell.running_limit is None:
@@ -180,7 +182,7 @@ def grid(cells: Sequence[CellView]) -> Grid | None:
 
 
 def pairs(run: RunFolder) -> list[PairLine]:
-    """The cold/warm pairs of a cache probe, in the order they were asked."""
+    """Return the cold/warm pairs of a cache probe, in the order they were asked."""
     rows = []
     for row in run.read_jsonl("pairs.jsonl"):
         cold, warm = row.get("cold"), row.get("warm")

@@ -64,7 +64,8 @@ def workload_of(
     room: Path,
     datasets: Path | None,
 ) -> Workload:
-    """The load that `settings` want. `request` is every field of a request but its messages; `cell` salts the inputs.
+    """Return the load that `settings` want. `request` is every field of a request but its messages; `cell` salts the
+    inputs.
 
     room: a folder for what does not fit into memory; datasets: where the lab has its own. Raises LabError, and
     asks the server where lengths or a duration must be known beforehand.
@@ -155,7 +156,7 @@ def _examples(
 
 
 def used_up(workload: Workload, sent: int, seconds: float | None) -> str:
-    """What is to be said of a closed loop whose prepared requests did not last for its duration; else ""."""
+    """Return what is to be said of a closed loop whose prepared requests did not last for its duration; else ""."""
     if workload.until_s is None or workload.prepared is None or sent < workload.prepared:
         return ""
     took = "" if seconds is None else f" after {seconds:.0f} s"

@@ -89,7 +89,7 @@ class Base:
 
 
 def read_base(folder: Path) -> Base:
-    """The base in a folder. Raises BaseReadError when its `config.json` is missing or no JSON object."""
+    """Return the base in a folder. Raises BaseReadError when its `config.json` is missing or no JSON object."""
     path = folder / "config.json"
     try:
         config = read_json(path)

@@ -35,7 +35,7 @@ class Door:
         conversations: Sequence[tuple[Sequence[Mapping[str, Any]], bool]],
         variables: Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """The text of each (messages, whether the next answer is begun), in transformers' form of messages.
+        """Return the text of each (messages, whether the next answer is begun), in transformers' form of messages.
 
         variables: what a server hands over besides. Raises TemplateError with what the template said.
         """
@@ -55,7 +55,7 @@ class Door:
         return self._probed({})
 
     def facts(self, variables: Mapping[str, Any] | None = None) -> dict[str, str]:
-        """The hashes that conditions hold; variables: as in `render`. Raises TemplateError."""
+        """Return the hashes that conditions hold; variables: as in `render`. Raises TemplateError."""
         probed = self._probed(variables) if variables else self.prompt_sha256
         return {"prompt_sha256": probed, "template_sha256": self.template.sha256}
 
@@ -65,12 +65,12 @@ class Door:
 
 
 def can_render() -> bool:
-    """Whether this Python has what templates need; training environments do."""
+    """Return whether this Python has what templates need; training environments do."""
     return importlib.util.find_spec(NEEDED) is not None
 
 
 def door(folder: Path) -> Door:
-    """The door of a model folder, the same one while its files stay as they are. Raises TemplateError."""
+    """Return the door of a model folder, the same one while its files stay as they are. Raises TemplateError."""
     stamps = []
     for path in (*(folder / file for file in FILES), *sorted((folder / FURTHER).glob("*.jinja"))):
         try:
@@ -89,5 +89,7 @@ def _door(folder: Path, stamps: tuple[tuple[str, int, int, int], ...]) -> Door:
 
 @lru_cache(maxsize=1)
 def bare_door() -> Door:
-    """How prompts were put together in-process before the model's template was asked; runs without a hash had it."""
+    """Return how prompts were put together in-process before the model's template was asked; runs without a hash had
+    it.
+    """
     return Door(ChatTemplate(BARE, "turns alone"), "turns alone")

@@ -23,7 +23,8 @@ class Message:
 
 
 def interleaved(text: str, images: Sequence[dict[str, Any]], places: Sequence[int] = ()) -> Any:
-    """The `content` of a message: its text, or its parts in order where it has `images` (each a part of its own).
+    """Return the `content` of a message: its text, or its parts in order where it has `images` (each a part of its
+    own).
 
     Raises ValueError where `places` are not of these images.
     """
@@ -41,17 +42,17 @@ def interleaved(text: str, images: Sequence[dict[str, Any]], places: Sequence[in
 
 
 def pictures_of(messages: Sequence[Message]) -> list[Picture]:
-    """Every picture of a conversation, in the order in which it is sent."""
+    """Return every picture of a conversation, in the order in which it is sent."""
     return [picture for message in messages for picture in message.pictures]
 
 
 def to_request(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The `messages` of a chat request; pictures as data URLs of exactly the bytes that were checked."""
+    """Return the `messages` of a chat request; pictures as data URLs of exactly the bytes that were checked."""
     return [_message(m, [picture.data_url() for picture in m.pictures]) for m in messages]
 
 
 def to_record(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The same for keeping: each picture is named by the SHA-256 of its bytes instead of carried."""
+    """Return the same for keeping: each picture is named by the SHA-256 of its bytes instead of carried."""
     return [_message(m, [f"sha256:{picture.sha256}" for picture in m.pictures]) for m in messages]
 
 

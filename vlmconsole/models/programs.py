@@ -28,7 +28,7 @@ class ProgramsError(LabError):
 
 
 def programs_in(folder: Path) -> list[str]:
-    """What the settings of a model's folder would have run, as `config.json: auto_map.AutoModel = x.Y`; sorted.
+    """Return what the settings of a model's folder would have run, as `config.json: auto_map.AutoModel = x.Y`; sorted.
 
     Every settings file at the folder's top is read, at any depth. One that cannot be read is told too: what it would
     have run is not known. Empty for a folder that is not there.

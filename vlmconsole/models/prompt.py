@@ -35,7 +35,7 @@ class TextCount:
 
 @lru_cache(maxsize=4)
 def text_counter(folder: Path, variables: tuple[tuple[str, Any], ...] = ()) -> Counter | None:
-    """A function that counts everything but the visual tokens (text, template, marks around pictures).
+    """Return a function that counts everything but the visual tokens (text, template, marks around pictures).
 
     variables: what a server hands the template besides the messages.
     None when the packages or the tokenizer are missing. Loading a large tokenizer takes about a second. Counting waits
@@ -68,12 +68,14 @@ def text_counter(folder: Path, variables: tuple[tuple[str, Any], ...] = ()) -> C
 
 
 def is_long(messages: Sequence[Message]) -> bool:
-    """Whether the text is so long that counting its tokens takes a time that one would notice."""
+    """Return whether the text is so long that counting its tokens takes a time that one would notice."""
     return sum(len(m.text) for m in messages) > LONG
 
 
 async def counted(counter: Counter | None, messages: Sequence[Message], enough: int | None = None) -> TextCount:
-    """The text tokens, counted in a thread; of a long text only a part where `enough` tokens are all that matters."""
+    """Return the text tokens, counted in a thread; of a long text only a part where `enough` tokens are all that
+    matters.
+    """
     if counter is None:
         return TextCount()
     try:

@@ -47,7 +47,7 @@ class Quantization:
 
 
 def from_json(value: Any) -> Quantization | None:
-    """The inverse of `Quantization.to_json`; None for anything else."""
+    """Return the inverse of `Quantization.to_json`; None for anything else."""
     if not isinstance(value, Mapping) or not isinstance(value.get("method"), str):
         return None
     mixed = value.get("mixed")
@@ -61,7 +61,7 @@ def from_json(value: Any) -> Quantization | None:
 
 
 def quantization_of(config: Mapping[str, Any]) -> Quantization | None:
-    """What a model's configuration states, at its top or in its text half; None where it states none."""
+    """Return what a model's configuration states, at its top or in its text half; None where it states none."""
     for place in (config, config.get("text_config"), config.get("llm_config")):
         if not isinstance(place, Mapping):
             continue

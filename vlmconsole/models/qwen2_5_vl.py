@@ -43,24 +43,26 @@ Weight = tuple[str, tuple[int, ...]]
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language half's settings: `text_config` where there is one (flat keys then do not count), else the top."""
+    """Return the language half's settings: `text_config` where there is one (flat keys then do not count), else the
+    top.
+    """
     nested = config.get("text_config")
     return nested if isinstance(nested, Mapping) else config
 
 
 def vision_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The vision tower's settings, {} where none are stated (the class's defaults then hold)."""
+    """Return the vision tower's settings, {} where none are stated (the class's defaults then hold)."""
     nested = config.get("vision_config")
     return nested if isinstance(nested, Mapping) else {}
 
 
 def tied(config: Mapping[str, Any]) -> bool:
-    """Whether the head is the embeddings' own table: the outer key, or that of a nested text half."""
+    """Return whether the head is the embeddings' own table: the outer key, or that of a nested text half."""
     return bool(config.get("tie_word_embeddings") or text_config(config).get("tie_word_embeddings"))
 
 
 def canonical(name: str) -> str:
-    """One name for a tensor whatever the version that wrote it: as transformers has called it since 4.52."""
+    """Return one name for a tensor whatever the version that wrote it: as transformers has called it since 4.52."""
     if name.startswith("visual."):
         return f"model.{name}"
     if name.startswith("model.") and not name.startswith(("model.visual.", "model.language_model.")):

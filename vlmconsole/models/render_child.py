@@ -19,7 +19,7 @@ from typing import Any
 
 
 def environment() -> Any:
-    """The Jinja environment of transformers' `apply_chat_template` (5.24)."""
+    """Return the Jinja environment of transformers' `apply_chat_template` (5.24)."""
     jinja2: Any = import_module("jinja2")
     sandbox, extensions = import_module("jinja2.sandbox"), import_module("jinja2.ext")
 
@@ -77,14 +77,14 @@ def clock(seconds: float) -> None:
 
 
 def described(error: BaseException) -> str:
-    """An error's kind and words, on one line."""
+    """Return an error's kind and words, on one line."""
     words = " ".join(str(error).split()).encode("utf-8", "replace").decode()
     kind = type(error).__name__
     return f"{kind}: {words[:300]}" if words else kind
 
 
 def pieces(compiled: Any, conversation: dict[str, Any], variables: dict[str, Any], most: int) -> Iterator[str]:
-    """What one rendering gives, piece by piece. Raises OverflowError past `most` characters."""
+    """Yield what one rendering gives, piece by piece. Raises OverflowError past `most` characters."""
     total = 0
     for piece in compiled.generate(**{"tools": None, "documents": None, **variables, **conversation}):
         total += len(piece)

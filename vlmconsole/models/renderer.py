@@ -44,7 +44,7 @@ class Renderer:
     def render(
         self, conversations: Sequence[tuple[Sequence[Mapping[str, Any]], bool]], variables: Mapping[str, Any]
     ) -> list[str]:
-        """The text of each (messages, whether the next answer is begun). Raises RenderError."""
+        """Return the text of each (messages, whether the next answer is begun). Raises RenderError."""
         asked = {
             "conversations": [{"messages": list(m), "add_generation_prompt": begun} for m, begun in conversations],
             "variables": dict(variables),

@@ -64,7 +64,7 @@ class ChatTemplate:
 
 
 def find_template(folder: Path) -> ChatTemplate:
-    """The template that transformers' processor, and so every server, would render for this folder.
+    """Return the template that transformers' processor, and so every server, would render for this folder.
 
     In its order: `processor_config.json`, `chat_template.json`, `chat_template.jinja`, `tokenizer_config.json`. Of
     several by name the one called "default" counts. Raises TemplateError.

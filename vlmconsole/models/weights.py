@@ -37,7 +37,9 @@ class Tensor:
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file without their content. Raises WeightsError for anything that is not whole."""
+    """Return the tensors of a safetensors file without their content. Raises WeightsError for anything that is not
+    whole.
+    """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -91,14 +93,16 @@ def read_arrays(path: Path, names: Iterable[str] | None = None) -> dict[str, tup
 
 
 def as_float(kind: str, values: NDArray[Any]) -> NDArray[np.float32]:
-    """The numbers themselves as float32; bfloat16 is widened exactly."""
+    """Return the numbers themselves as float32; bfloat16 is widened exactly."""
     if kind == "BF16":
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32)
 
 
 def to_bytes(tensors: Mapping[str, tuple[str, NDArray[Any]]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """A safetensors file of (type, array) pairs, in the order of their names. Raises ValueError for a wrong type."""
+    """Return a safetensors file of (type, array) pairs, in the order of their names. Raises ValueError for a wrong
+    type.
+    """
     names, entries = sorted(tensors), {}
     for name in names:
         kind, values = tensors[name]
@@ -110,7 +114,9 @@ def to_bytes(tensors: Mapping[str, tuple[str, NDArray[Any]]], metadata: Mapping[
 
 
 def write_header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The header of a file whose tensors' bytes follow one another in the given order (only their sizes count)."""
+    """Return the header of a file whose tensors' bytes follow one another in the given order (only their sizes
+    count).
+    """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, tensor in tensors.items():

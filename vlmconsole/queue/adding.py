@@ -134,7 +134,7 @@ class Planned:
 def plan(
     preset: Preset, sets: Sequence[str], places: Places, *, alone: bool = True, refuse: bool = True
 ) -> list[Planned]:
-    """What adding `preset` would queue: one job, or the flow's own line and its steps. Raises LabError.
+    """Return what adding `preset` would queue: one job, or the flow's own line and its steps. Raises LabError.
 
     `alone`: it follows on no job that may still make what it needs. What is certain to fail is an error too, or with
     `refuse=False` only said in `problems`: to be shown, not to be queued.
@@ -164,7 +164,9 @@ def _plan(preset: Preset, sets: Sequence[str], places: Places, alone: bool) -> l
 
 
 def together(steps: Sequence[Planned]) -> Estimate:
-    """What the steps of a flow take: times and disk added up, the largest memory; the note names what is not in it."""
+    """Return what the steps of a flow take: times and disk added up, the largest memory; the note names what is not in
+    it.
+    """
     guesses = [step.estimate or Estimate() for step in steps]
     seconds = [guess.seconds for guess in guesses if guess.seconds is not None]
     memory = [guess.memory_bytes for guess in guesses if guess.memory_bytes is not None]
@@ -274,8 +276,8 @@ def _module(preset: Preset) -> dict[str, str]:
 
 
 def titled(preset: Preset, kind: str, spec: Mapping[str, Any]) -> str:
-    """What a job is called: as its preset, whose title may tell figures of its settings; where `spec` has others than
-    the preset states, by its kind and what is different.
+    """Return what a job is called: as its preset, whose title may tell figures of its settings; where `spec` has
+    others than the preset states, by its kind and what is different.
     """
     changed = list(_changes(preset.spec, spec))
     if not changed:

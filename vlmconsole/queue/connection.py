@@ -39,7 +39,7 @@ def _plain(value: object) -> object:
 
 
 def fault(error: sqlite3.DatabaseError, path: Path) -> LabError | None:
-    """The error for people where the queue's file is damaged or cannot be written; None for any other."""
+    """Return the error for people where the queue's file is damaged or cannot be written; None for any other."""
     if problem := file_system.fault(error, path):
         return problem
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
@@ -63,7 +63,7 @@ def fault(error: sqlite3.DatabaseError, path: Path) -> LabError | None:
 
 
 def opened(path: Path) -> QueueConnection:
-    """The queue's file, made or brought up to date where need be. Raises QueueError."""
+    """Return the queue's file, made or brought up to date where need be. Raises QueueError."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         close_database(path)

@@ -46,7 +46,7 @@ class EnvironmentRecipe:
 
 
 def recipes() -> dict[str, EnvironmentRecipe]:
-    """The shipped recipes by name."""
+    """Return the shipped recipes by name."""
     known = {}
     for entry in files("vlmconsole.presets").joinpath("environments").iterdir():
         if entry.name.endswith(".toml"):
@@ -58,19 +58,23 @@ def recipes() -> dict[str, EnvironmentRecipe]:
 
 
 def is_name(name: str) -> bool:
-    """Whether it can be an environment's name: a folder right inside the lab's environments, and nowhere else."""
+    """Return whether it can be an environment's name: a folder right inside the lab's environments, and nowhere
+    else.
+    """
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}", name) is not None
 
 
 def python_of(name: str, places: Places) -> Path:
-    """The interpreter of a built environment (whether or not it is there). Raises NoEnvironmentError for a path."""
+    """Return the interpreter of a built environment (whether or not it is there). Raises NoEnvironmentError for a
+    path.
+    """
     if not is_name(name):
         raise NoEnvironmentError(f"{name!r} is no name of an environment.", "`vlmconsole env list` shows them.")
     return places.environments / name / "bin" / "python"
 
 
 def marker(name: str, places: Places) -> Path:
-    """The file that is there from the first step of building until all imports are proven."""
+    """Return the file that is there from the first step of building until all imports are proven."""
     return places.environments / f".{name}.making"
 
 
@@ -106,7 +110,7 @@ def building(name: str, places: Places) -> Iterator[bool]:
 
 
 def missing(name: Any, places: Places) -> str:
-    """Why a job's environment cannot be entered, as a sentence; empty when it can."""
+    """Return why a job's environment cannot be entered, as a sentence; empty when it can."""
     if name and not is_name(str(name)):
         return f"names {name} as its environment, which is none of this lab's: `vlmconsole env list`"
     now = condition(str(name), places) if name else "built"
@@ -116,7 +120,7 @@ def missing(name: Any, places: Places) -> str:
 
 
 def interpreter_of(name: Any, places: Places, proven: bool = True) -> Path:
-    """The interpreter for a job: its environment's, or this one. `proven`: only of one whose building has ended.
+    """Return the interpreter for a job: its environment's, or this one. `proven`: only of one whose building has ended.
 
     Raises NoEnvironmentError.
     """
@@ -127,7 +131,8 @@ def interpreter_of(name: Any, places: Places, proven: bool = True) -> Path:
 
 
 def plan(recipe: EnvironmentRecipe, places: Places, core: str, anew: bool = True) -> list[list[str]]:
-    """The commands that build it, in order: uv where it is installed, else venv and pip. `core` is what to install
+    """Return the commands that build it, in order: uv where it is installed, else venv and pip. `core` is what to
+    install
     of vlmconsole itself (a path or a requirement), without extras, so that the worker runs there. Without `anew` one
     that is built is only brought to its pins."""
     folder = str(places.environments / recipe.name)
@@ -144,7 +149,9 @@ def plan(recipe: EnvironmentRecipe, places: Places, core: str, anew: bool = True
 
 
 def base_python(recipe: EnvironmentRecipe) -> str:
-    """What the environment is made from: this Python's path where the recipe takes it, else a version to be found."""
+    """Return what the environment is made from: this Python's path where the recipe takes it, else a version to be
+    found.
+    """
     least = recipe.python.removeprefix(">=")
     if least == recipe.python:
         return recipe.python
@@ -153,7 +160,7 @@ def base_python(recipe: EnvironmentRecipe) -> str:
 
 
 def off_pins(recipe: EnvironmentRecipe, places: Places) -> dict[str, str]:
-    """What a built environment holds otherwise than its recipe says: {package: version there, or "missing"}.
+    """Return what a built environment holds otherwise than its recipe says: {package: version there, or "missing"}.
 
     Read from what is installed, nothing is imported (`check` does that). Raises NoEnvironmentError.
     """

@@ -24,13 +24,13 @@ def say(text: str) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """An exception in one line: its type and what it says."""
+    """Return an exception in one line: its type and what it says."""
     text = " ".join(str(error).split())[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def of_the_machine(error: BaseException) -> bool:
-    """Whether every job would meet this fault: the queue's file, the disk, descriptors, memory."""
+    """Return whether every job would meet this fault: the queue's file, the disk, descriptors, memory."""
     whole = isinstance(error, OSError) and error.errno in WHOLE
     return whole or isinstance(error, sqlite3.Error | QueueError | MemoryError)
 
@@ -55,11 +55,11 @@ class Troubles:
         self._of: dict[int, _Trouble] = {}
 
     def times(self, number: int) -> int:
-        """How often in a row the handling of that job has failed."""
+        """Return how often in a row the handling of that job has failed."""
         return self._of[number].times if number in self._of else 0
 
     def rests(self, number: int) -> bool:
-        """Whether that job's next try is not due yet."""
+        """Return whether that job's next try is not due yet."""
         return number in self._of and self._clock() < self._of[number].until
 
     @contextmanager

@@ -44,7 +44,7 @@ class Executor(Protocol):
         """Start the worker of `run`; None takes a variable away. Raises OSError when it cannot be."""
 
     def adopt(self, run: RunFolder, pid: int, token: str) -> Worker | None:
-        """The worker with that pid *and* start, when it still lives."""
+        """Return the worker with that pid *and* start, when it still lives."""
 
 
 class LocalWorker:

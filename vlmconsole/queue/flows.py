@@ -61,7 +61,7 @@ class Flow(BaseModel):
 
 
 def read_flow(name: str, spec: dict[str, Any]) -> Flow:
-    """The flow of a preset's spec. Raises FlowError naming the place."""
+    """Return the flow of a preset's spec. Raises FlowError naming the place."""
     try:
         return Flow.model_validate(spec)
     except ValidationError as error:
@@ -69,7 +69,7 @@ def read_flow(name: str, spec: dict[str, Any]) -> Flow:
 
 
 def sources(value: Any) -> dict[str, Mode]:
-    """The steps whose results `value` asks for: "ok" where it needs one, "any" where it would only have it."""
+    """Return the steps whose results `value` asks for: "ok" where it needs one, "any" where it would only have it."""
     if isinstance(value, str):
         modes: dict[str, Mode] = {}
         for place in PLACE.finditer(value):
@@ -85,7 +85,7 @@ def sources(value: Any) -> dict[str, Mode]:
 
 
 def resolve(store: Store, job: Job) -> dict[str, Any]:
-    """The settings of a job with the results of earlier steps filled in. Raises FlowError."""
+    """Return the settings of a job with the results of earlier steps filled in. Raises FlowError."""
     if job.flow is None:
         return job.spec
     runs = {step.step or "": step.run for step in store.steps(job.flow)}

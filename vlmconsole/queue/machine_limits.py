@@ -17,12 +17,12 @@ LACKS = {
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the machine only lacks room for one more process now, which no job is to fail for."""
+    """Return whether the machine only lacks room for one more process now, which no job is to fail for."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in LACKS)
 
 
 def paused(store: Store) -> str:
-    """Why nothing starts for a while; "" when starting is not paused. A clock that was set back ends a pause."""
+    """Return why nothing starts for a while; "" when starting is not paused. A clock that was set back ends a pause."""
     stored = store.meta(PAUSE)
     until = stored.get("until") if isinstance(stored, dict) else None
     left = until - time.time() if isinstance(until, int | float) else 0.0

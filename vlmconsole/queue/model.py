@@ -80,7 +80,7 @@ class Job:
 
     @classmethod
     def from_row(cls, row: sqlite3.Row, after: tuple[tuple[int, Mode], ...], lab: Places) -> "Job":
-        """The job of a row of `jobs` in that lab's queue. It never names a run folder outside the lab's own."""
+        """Return the job of a row of `jobs` in that lab's queue. It never names a run folder outside the lab's own."""
         values, damage = read(dict(row), READERS)
         try:
             values["run"] = run_of(values["run"], lab, values["state"] in FINAL)
@@ -118,7 +118,9 @@ class Attempt:
 
     @classmethod
     def from_row(cls, row: sqlite3.Row, lab: Places) -> "Attempt":
-        """The attempt of a row; what cannot be read of it is left out, a run folder outside the lab's own too."""
+        """Return the attempt of a row; what cannot be read of it is left out, a run folder outside the lab's own
+        too.
+        """
         readers = {key: READERS[key] for key in ("state", "reason", "started", "ended")}
         values, _ = read(dict(row), readers)
         with contextlib.suppress(ValueError):
@@ -128,7 +130,9 @@ class Attempt:
 
 @functools.lru_cache(1024)
 def names(text: str) -> tuple[str, ...]:
-    """A JSON list of names; remembered, as most jobs of a queue ask for the same. Raises ValueError, TypeError."""
+    """Return a JSON list of names; remembered, as most jobs of a queue ask for the same. Raises ValueError,
+    TypeError.
+    """
     value = json.loads(text)
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise ValueError("no list of names")
@@ -137,12 +141,12 @@ def names(text: str) -> tuple[str, ...]:
 
 @functools.lru_cache(1024)
 def options(text: str) -> dict[str, Any]:
-    """A JSON table; remembered and shared, so not to be changed. Raises ValueError, TypeError."""
+    """Return a JSON table; remembered and shared, so not to be changed. Raises ValueError, TypeError."""
     return table(text)
 
 
 def table(text: str) -> dict[str, Any]:
-    """A JSON table. Raises ValueError, TypeError."""
+    """Return a JSON table. Raises ValueError, TypeError."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError("no table")
@@ -150,7 +154,7 @@ def table(text: str) -> dict[str, Any]:
 
 
 def number(value: object) -> float:
-    """A finite number: a time, a position. Raises ValueError."""
+    """Return a finite number: a time, a position. Raises ValueError."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{value!r} is no number")
     return value
@@ -164,7 +168,7 @@ def whole(value: object) -> int:
 
 
 def process_id(value: object) -> int:
-    """A pid that a worker can have had; 0 and -1 would mean many processes. Raises ValueError."""
+    """Return a pid that a worker can have had; 0 and -1 would mean many processes. Raises ValueError."""
     if whole(value) < 1:
         raise ValueError(f"{value!r} is no worker's pid")
     return whole(value)
@@ -178,14 +182,14 @@ def text(value: object) -> str:
 
 
 def state_of(value: object) -> str:
-    """One of the states there are. Raises ValueError."""
+    """Return one of the states there are. Raises ValueError."""
     if value not in STATES:
         raise ValueError(f"{value!r} is no state")
     return str(value)
 
 
 def run_of(value: object, lab: Places, over: bool = False) -> str | None:
-    """The run folder that a row names (None: it names none). Raises ValueError for one that is not of this lab.
+    """Return the run folder that a row names (None: it names none). Raises ValueError for one that is not of this lab.
 
     A lab home that was moved or copied keeps its finished runs (`over`): the folder of that name which is there now is
     meant. What has not ended stays where it was begun: its worker may be at work for the home of that place.
@@ -205,7 +209,7 @@ def run_of(value: object, lab: Places, over: bool = False) -> str | None:
 
 
 def stored_run(run: str | None) -> str | None:
-    """A run folder as it is written into a row: its name alone where the path of its lab home is not UTF-8."""
+    """Return a run folder as it is written into a row: its name alone where the path of its lab home is not UTF-8."""
     return run if _is_utf8(run or "") else Path(run or "").name
 
 
@@ -267,7 +271,7 @@ LINE_READERS: Mapping[str, ColumnReader] = {
 
 
 def read(values: dict[str, Any], readers: Mapping[str, ColumnReader]) -> tuple[dict[str, Any], str]:
-    """A row as its columns' readers take it, and what is wrong with the first bad one ("" for nothing).
+    """Return a row as its columns' readers take it, and what is wrong with the first bad one ("" for nothing).
 
     One bad row must not hide all the others: what cannot be read is empty.
     """
@@ -281,7 +285,7 @@ def read(values: dict[str, Any], readers: Mapping[str, ColumnReader]) -> tuple[d
 
 
 def limit(options: Mapping[str, Any], key: str, default: float = 0.0) -> float:
-    """A number of the [queue] table; `default` where it is missing, or none after all (a damaged row)."""
+    """Return a number of the [queue] table; `default` where it is missing, or none after all (a damaged row)."""
     value = options.get(key)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else default
 
@@ -292,7 +296,7 @@ def backoff(options: Mapping[str, Any], failures: int) -> float:
 
 
 def unreadable(what: str, over: bool = False) -> str:
-    """The sentence for a row of the queue that cannot be used; `over`: of a job that has ended."""
+    """Return the sentence for a row of the queue that cannot be used; `over`: of a job that has ended."""
     return f"its record in the queue is damaged ({what})" + ("" if over else ": cancel it and add it anew")
 
 

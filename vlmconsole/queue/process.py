@@ -42,7 +42,7 @@ IDLE_VARIABLE = "VLMCONSOLE_SUPERVISOR_IDLE"
 
 
 def lock_folder() -> Path:
-    """Where the device locks of this machine are asked for."""
+    """Return where the device locks of this machine are asked for."""
     return Path(os.environ.get(LOCKS_VARIABLE) or SHARED)
 
 
@@ -51,7 +51,7 @@ def _lock_path(places: Places) -> Path:
 
 
 def running(places: Places) -> dict[str, Any] | None:
-    """The living supervisor of a lab home ({pid, started, since, python}), None when there is none."""
+    """Return the living supervisor of a lab home ({pid, started, since, python}), None when there is none."""
     try:
         descriptor = os.open(_lock_path(places), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

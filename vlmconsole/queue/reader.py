@@ -20,18 +20,18 @@ class QueueReader:
     _db: sqlite3.Connection
 
     def get(self, number: int) -> Job:
-        """The job of that number. Raises QueueError."""
+        """Return the job of that number. Raises QueueError."""
         jobs = self._jobs("WHERE id=?", (number,))
         if not jobs:
             raise QueueError(f"there is no job {number}", "`vlmconsole jobs list --all` shows them").named()
         return jobs[0]
 
     def waiting(self, limit: int = -1) -> list[Job]:
-        """The queued jobs (the first `limit`), in order. Flows are no work of their own and are left out."""
+        """Return the queued jobs (the first `limit`), in order. Flows are no work of their own and are left out."""
         return self._jobs(f"WHERE state='queued' AND kind<>'flow' ORDER BY {ORDER} LIMIT ?", (limit,))
 
     def lines(self, limit: int = -1) -> list[QueueLine]:
-        """The (first `limit`) queued jobs in order, as little of each as the scheduler needs."""
+        """Return the (first `limit`) queued jobs in order, as little of each as the scheduler needs."""
         after: dict[int, list[tuple[int, Mode]]] = {}
         for job, other, mode in self._db.execute(
             "SELECT job, other, mode FROM after JOIN jobs ON jobs.id=after.job WHERE state='queued'"
@@ -45,7 +45,7 @@ class QueueReader:
         return [_line(row, tuple(after.get(row["id"], ()))) for row in rows]
 
     def with_variables(self) -> dict[int, list[str]]:
-        """The queued jobs that need variables, with their names."""
+        """Return the queued jobs that need variables, with their names."""
         names: dict[int, list[str]] = {}
         for number, text in self._db.execute(
             "SELECT id, options FROM jobs WHERE state='queued' AND options LIKE ?", (f'%"{OPTION}": ["%',)
@@ -83,23 +83,23 @@ class QueueReader:
         )
 
     def followed(self, number: int) -> list[tuple[int, Mode]]:
-        """The jobs that job `number` follows on, each with the end of it that is waited for."""
+        """Return the jobs that job `number` follows on, each with the end of it that is waited for."""
         rows = self._db.execute("SELECT other, mode FROM after WHERE job=? ORDER BY other", (number,))
         return [(int(other), mode) for other, mode in rows]
 
     def waiters(self, number: int) -> list[int]:
-        """The jobs that have not ended and wait for job `number`."""
+        """Return the jobs that have not ended and wait for job `number`."""
         rows = self._db.execute(
             "SELECT job FROM after JOIN jobs ON jobs.id=job WHERE other=? AND state='queued' ORDER BY job", (number,)
         )
         return [int(row[0]) for row in rows]
 
     def steps(self, flow: int) -> list[Job]:
-        """The jobs of a flow, in the order of its steps."""
+        """Return the jobs of a flow, in the order of its steps."""
         return self._jobs("WHERE flow=? ORDER BY id", (flow,))
 
     def done_before(self, flow: Job) -> list[Job]:
-        """The steps of the newest earlier flow of the same preset that was done; none without one."""
+        """Return the steps of the newest earlier flow of the same preset that was done; none without one."""
         row = self._db.execute(
             "SELECT id FROM jobs WHERE kind='flow' AND preset=? AND state='done' AND id<? ORDER BY id DESC LIMIT 1",
             (flow.preset, flow.id),
@@ -107,7 +107,7 @@ class QueueReader:
         return self.steps(int(row[0])) if row is not None else []
 
     def states(self, numbers: Iterable[int]) -> dict[int, str]:
-        """The state of each of those jobs that exists."""
+        """Return the state of each of those jobs that exists."""
         wanted = sorted(set(numbers))
         states: dict[int, str] = {}
         for start in range(0, len(wanted), 500):
@@ -117,7 +117,7 @@ class QueueReader:
         return states
 
     def counts(self) -> dict[str, int]:
-        """How many jobs there are in each state."""
+        """Return how many jobs there are in each state."""
         return dict(self._db.execute("SELECT state, COUNT(*) FROM jobs WHERE kind<>'flow' GROUP BY state").fetchall())
 
     def attempts(self, number: int) -> list[Attempt]:

@@ -38,7 +38,7 @@ class Machine:
         self._holders: dict[str, tuple[str, float]] = {}
 
     def look(self, ours: Iterable[str] = (), shared: Iterable[str] = (), timed: bool = False) -> Devices:
-        """The devices as they are now. `ours` are those that jobs of this queue hold, and are not looked into.
+        """Return the devices as they are now. `ours` are those that jobs of this queue hold, and are not looked into.
 
         `shared` are the CPU slots among them that our servers are on: another home's work may be on those too.
         `timed`: timed work of ours runs.
@@ -92,7 +92,7 @@ class Machine:
 
     # --- taking ---
     def take(self, granted: Iterable[str], serves: str | None = None, timed: bool = False) -> list[int] | None:
-        """The locks of what a job is given, all or none; None when someone was faster. Raises OSError.
+        """Return the locks of what a job is given, all or none; None when someone was faster. Raises OSError.
 
         Whoever is not timed work gives way to it also in the last moment, and timed work to what runs: each locks
         its own first and looks then, so that of two who come at once one sees the other.
@@ -180,7 +180,7 @@ class Machine:
         return {"CUDA_VISIBLE_DEVICES": ",".join(card.uuid or card.name.removeprefix("gpu") for card in chosen)}
 
     def memory_of(self, pids: Iterable[int]) -> dict[str, int]:
-        """Which cards still hold memory of those processes: {card: bytes}."""
+        """Return which cards still hold memory of those processes: {card: bytes}."""
         wanted = set(pids)
         left: dict[str, int] = {}
         for card in self._read().cards:
@@ -191,7 +191,7 @@ class Machine:
 
 
 def lockable(granted: Iterable[str]) -> list[str]:
-    """The granted devices that are machine-wide, in one order for all (ports and servers belong to one lab)."""
+    """Return the granted devices that are machine-wide, in one order for all (ports and servers belong to one lab)."""
     return sorted(name for name in granted if name.startswith(("cpu.", "gpu")))
 
 

@@ -106,7 +106,7 @@ def span_of(run: RunFolder) -> tuple[float | None, float | None]:
 
 
 def began(state: dict[str, Any]) -> bool:
-    """Whether a worker ever wrote into the run (its folder may not even have been finished).
+    """Return whether a worker ever wrote into the run (its folder may not even have been finished).
 
     A supervisor that died while it cleared such a run away has left its own mark there, and perhaps little else.
     """

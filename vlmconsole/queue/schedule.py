@@ -333,7 +333,7 @@ def hopeless(after: Mapping[int, Sequence[tuple[int, str]]], states: Mapping[int
 
 
 def odd(request: str) -> str:
-    """What is wrong with a device request; "" for nothing."""
+    """Return what is wrong with a device request; "" for nothing."""
     kind, _, size = request.partition(":")
     if kind not in ("cpu", "gpu") or not size or (kind == "cpu" and size == "all"):
         return ""

@@ -35,14 +35,14 @@ AHEAD = 200  # queued jobs looked into to say why ours waits
 
 
 def serving(store: Store, name: str) -> Job | None:
-    """The job that serves that profile, or will: one that runs before one that waits."""
+    """Return the job that serves that profile, or will: one that runs before one that waits."""
     active = [job for job in store.active() if job.serves == name]
     waiting = [line.id for line in store.lines() if line.serves == name]
     return active[0] if active else store.get(waiting[0]) if waiting else None
 
 
 def with_its_job(status: ServerStatus, store: Store, places: Places) -> tuple[ServerStatus, Job | None]:
-    """A server's status with the job that serves it or will, which says more of one that is not there."""
+    """Return a server's status with the job that serves it or will, which says more of one that is not there."""
     job = serving(store, status.name)
     if job is None or status.state not in ("stopped", "ended"):
         return status, job
@@ -52,13 +52,13 @@ def with_its_job(status: ServerStatus, store: Store, places: Places) -> tuple[Se
 
 
 def waited_for(phase: str) -> str:
-    """What a start waits for in the queue, from its phase as `ensure_served` tells it; "" once it began."""
+    """Return what a start waits for in the queue, from its phase as `ensure_served` tells it; "" once it began."""
     queued = _QUEUED.match(phase)
     return queued[1] if queued else ""
 
 
 async def ensure_served(profile: ServerProfile, places: Places, on_progress: Progress | None = None) -> Ready:
-    """A server that answers: found running, or queued as a job that stays, and waited for.
+    """Return a server that answers: found running, or queued as a job that stays, and waited for.
 
     `on_progress(phase, seconds)` also says why the job still waits. Raises LaunchError (with the job's reason),
     EngineError or ProfileError, each one line for people. A cancelled caller leaves the job to others.

@@ -7,6 +7,6 @@ from vlmconsole.runs.places import Places
 
 
 def server_job(profile: str, places: Places, keep: bool = False) -> NewJob:
-    """A job of kind `serve` for `profile`; `keep`: it stays until stopped. Raises LabError."""
+    """Return a job of kind `serve` for `profile`; `keep`: it stays until stopped. Raises LabError."""
     preset = Preset(f"serve-{profile}", "serve", f"Server {profile}", {"profile": profile}, queue={"keep": keep})
     return plan(preset, [], places)[0].job

@@ -215,7 +215,7 @@ class Store(QueueReader):
             return job.state
 
     def clone(self, number: int) -> int:
-        """A new job with the same settings, at the end of the queue."""
+        """Return a new job with the same settings, at the end of the queue."""
         with self.change() as db:
             job = self.get(number)
             if job.damaged:
@@ -280,7 +280,7 @@ class Store(QueueReader):
 
     # --- the queue as a whole ---
     def meta(self, key: str, default: Any = None) -> Any:
-        """A value that the whole queue shares, e.g. `drained`."""
+        """Return a value that the whole queue shares, e.g. `drained`."""
         row = self._db.execute("SELECT value FROM meta WHERE key=?", (key,)).fetchone()
         try:
             return json.loads(row[0]) if row else default

@@ -32,7 +32,7 @@ def located(
 
 
 def stated_functions(model: type[BaseModel], spec: Mapping[str, Any]) -> Iterator[str]:
-    """The functions in files that settings name, `[python:]FILE.py:FUNCTION`, as written."""
+    """Yield the functions in files that settings name, `[python:]FILE.py:FUNCTION`, as written."""
     for name, info in model.model_fields.items():
         if name in spec and _takes_function(info.metadata):
             yield from _named_functions(spec[name])

@@ -69,7 +69,7 @@ def _cpu_seconds(live: Live) -> float | None:
 
 
 def comes_back(job: Job, after: tuple[tuple[int, Mode], ...] = (), note: str | None = None) -> NewJob:
-    """A server's job anew, to be queued when it makes room."""
+    """Return a server's job anew, to be queued when it makes room."""
     return NewJob(
         job.preset, job.kind, job.title, job.spec, job.options, job.devices, serves=job.serves,
         keep=True, after=after, priority=job.priority, note=note,

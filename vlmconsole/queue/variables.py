@@ -43,7 +43,7 @@ _queued: dict[Path, dict[int, list[str]]] = {}  # lab home → jobs that this ve
 
 
 def needed(job: NewJob, places: Places, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The names of the variables that a job needs and that are set: those of keys, and the common ones."""
+    """Return the names of the variables that a job needs and that are set: those of keys, and the common ones."""
     words = {*_texts(job.spec), job.server or "", job.serves or ""}
     keys = [key for name, key in _keys(places.servers, _changed(places.servers)) if name in words]
     keys += [value for key, value in _items(job.spec) if key.endswith("_env") and isinstance(value, str)]
@@ -63,7 +63,7 @@ def _changed(folder: Path) -> int:
 
 
 def names_of(options: Mapping[str, Any]) -> list[str] | None:
-    """The names in a job's options; None for a job that an earlier version queued."""
+    """Return the names in a job's options; None for a job that an earlier version queued."""
     names = options.get(OPTION)
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else None
 
@@ -121,7 +121,7 @@ def _connected(places: Places) -> Iterator[socket.socket]:
 
 
 def peer(channel: socket.socket) -> int:
-    """The user at the other end. Raises OSError where the system does not say."""
+    """Return the user at the other end. Raises OSError where the system does not say."""
     if hasattr(socket, "SO_PEERCRED"):
         size = struct.calcsize("3i")
         return int(struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1])
@@ -217,7 +217,7 @@ class Values:
                 self._first[number] = float("-inf")
 
     def of(self, number: int, names: Iterable[str] | None) -> dict[str, str | None]:
-        """What the job's process gets beside our own environment; None takes a variable away.
+        """Return what the job's process gets beside our own environment; None takes a variable away.
 
         names: those of its options; None for a job of an earlier version, which gets our environment as it is.
         """
@@ -256,13 +256,13 @@ class Values:
 
 
 def held_back(shared: Any, number: int) -> str:
-    """Why a job waits for its variables, as the queue's process wrote it into HELD; "" when it does not."""
+    """Return why a job waits for its variables, as the queue's process wrote it into HELD; "" when it does not."""
     entry = shared.get(str(number)) if isinstance(shared, dict) else None
     return str(entry["why"]) if isinstance(entry, dict) and "why" in entry else ""
 
 
 def asked_for(shared: Any) -> set[str]:
-    """The names that waiting jobs lack."""
+    """Return the names that waiting jobs lack."""
     ones = shared.values() if isinstance(shared, dict) else ()
     return {str(name) for entry in ones if isinstance(entry, dict) for name in entry.get("names") or ()}
 

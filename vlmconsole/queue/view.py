@@ -87,7 +87,7 @@ def progress_json(progress: Progress) -> dict[str, Any]:
 
 
 def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], ahead: int = -1) -> Decision:
-    """The scheduler's decision over the queue as it is, or over its first `ahead` jobs."""
+    """Return the scheduler's decision over the queue as it is, or over its first `ahead` jobs."""
     waiting, active = store.lines(ahead), store.active()
     states = store.states({other for job in waiting for other, _ in job.after})
     profiles = {job.serves for job in waiting if job.serves} | {job.serves for job in active if job.serves}
@@ -113,7 +113,7 @@ def decide_now(store: Store, places: Places, devices: Devices, ready: set[int], 
 
 
 def to_want(job: QueueLine, places: Places, store: Store, profiles: set[str]) -> Want:
-    """A queued job as the scheduler takes it."""
+    """Return a queued job as the scheduler takes it."""
     blocked = missing(job.options.get("environment"), places)
     if job.server is not None and job.server not in profiles:
         for server in store.servers_for(job.id)[:1]:
@@ -134,7 +134,7 @@ def to_want(job: QueueLine, places: Places, store: Store, profiles: set[str]) ->
 
 
 def unfit(devices: Sequence[str]) -> str:
-    """Why requests that adding would refuse (they came in another way) cannot be met; "" for none."""
+    """Return why requests that adding would refuse (they came in another way) cannot be met; "" for none."""
     bad = [request for request in devices if odd(request)]
     return unreadable(f"devices: {odd(bad[0])}") if bad else ""
 
@@ -148,7 +148,7 @@ def _still(job: QueueLine) -> float:
 
 
 def devices_seen(store: Store) -> Devices:
-    """The devices as the supervisor last saw them."""
+    """Return the devices as the supervisor last saw them."""
     seen = store.meta("devices")
     if seen is None:
         return Devices(usable_cores())
@@ -156,7 +156,7 @@ def devices_seen(store: Store) -> Devices:
 
 
 def views(store: Store, places: Places, jobs: Sequence[Job], supervised: bool = True, ahead: int = -1) -> list[JobView]:
-    """Those jobs with their sentences. `supervised`: whether a supervisor runs. `ahead`: how many of the queued
+    """Return those jobs with their sentences. `supervised`: whether a supervisor runs. `ahead`: how many of the queued
     jobs are looked into (a screen shows but the first of ten thousand)."""
     decision = Decision()
     if any(job.state == "queued" or (job.kind == "flow" and job.state in ACTIVE) for job in jobs):
@@ -182,13 +182,13 @@ def _blocker(job: Job, decision: Decision) -> tuple[int, str] | None:
 
 
 def waits(why: str) -> str:
-    """A waiting job's reason after its name: `waits for cpu, held by job 4`, `waits: after 3`."""
+    """Return a waiting job's reason after its name: `waits for cpu, held by job 4`, `waits: after 3`."""
     return f"waits {why.removeprefix(WAITING)}" if why.startswith(WAITING) else f"waits: {why}"
 
 
 def steps_done(store: Store, flow: Job) -> Progress | None:
-    """The steps that are over of a flow that has begun and not ended (a failed step is over too), and when it is to
-    end, where it was done before."""
+    """Return the steps that are over of a flow that has begun and not ended (a failed step is over too), and when it
+    is to end, where it was done before."""
     if flow.state not in ACTIVE:
         return None
     steps, now = store.steps(flow.id), time.time()

@@ -101,5 +101,5 @@ class Decision:
 
 
 def is_timed(requests: Iterable[str]) -> bool:
-    """Whether a job of these devices has the machine to itself."""
+    """Return whether a job of these devices has the machine to itself."""
     return "cpu:all" in requests

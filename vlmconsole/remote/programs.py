@@ -75,7 +75,7 @@ class RemoteProcess:
 
 
 def word(text: str) -> str:
-    """A word for the far shell, which takes it literally; only a leading `~/` becomes its home."""
+    """Return a word for the far shell, which takes it literally; only a leading `~/` becomes its home."""
     return f'"$HOME"/{shlex.quote(text[2:])}' if text.startswith("~/") else shlex.quote(text)
 
 
@@ -102,7 +102,7 @@ def launch(
 
 
 def status(host: SshHost, name: str) -> RemoteProcess:
-    """Whether that program runs."""
+    """Return whether that program runs."""
     return _said(name, run(host, _filled(_HEAD + _STATUS, {"NAME": _checked(name)})))
 
 

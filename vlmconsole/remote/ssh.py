@@ -51,7 +51,7 @@ class SshHost:
 
     @classmethod
     def parse(cls, text: str, config: Path | None = None, shared: Path | None = None) -> SshHost:
-        """The host in `[USER@]HOST[:PORT]` (an IPv6 address in brackets). Raises SshError for anything else."""
+        """Return the host in `[USER@]HOST[:PORT]` (an IPv6 address in brackets). Raises SshError for anything else."""
         match = _HOST.fullmatch(text)
         port = int(match["port"]) if match is not None and match["port"] else None
         if match is None or len(text) > 255 or (port is not None and not 0 < port < 65536):
@@ -66,7 +66,7 @@ class SshHost:
         return cls(match["name"].replace("[", "").replace("]", ""), port, config, shared)
 
     def command(self, *options: str, remote: str = "") -> list[str]:
-        """The argument list of an ssh call. `remote` is the far command, a constant of ours."""
+        """Return the argument list of an ssh call. `remote` is the far command, a constant of ours."""
         words = [ssh_program(), *OPTIONS]
         if self.config is not None:
             words += ["-F", str(self.config)]
@@ -81,7 +81,7 @@ class SshHost:
 
 
 def ssh_program() -> str:
-    """The path of OpenSSH's client. Raises SshError when there is none."""
+    """Return the path of OpenSSH's client. Raises SshError when there is none."""
     program = shutil.which("ssh")
     if program is None:
         raise SshError(
@@ -226,7 +226,7 @@ _CAUSES = (
 
 
 def explain(host: SshHost, stderr: str, code: int | None) -> SshError:
-    """What ssh's messages mean, in one line for people; its own last words where they are not known."""
+    """Return what ssh's messages mean, in one line for people; its own last words where they are not known."""
     for part, cause, what, todo in _CAUSES:
         if part in stderr:
             return SshError(what.format(host=host.name), todo.format(host=host.name), code=cause)

@@ -76,7 +76,7 @@ def html(
     title: str = "",
     labels: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The report on `runs` as one page.
+    """Return the report on `runs` as one page.
 
     beside: the file it will be written to, so that its links reach the raw files. now: wall time, seconds. absent:
     what should be in it and has no run; the page says so. title: of the page. labels: names of runs, by their folders,
@@ -99,7 +99,7 @@ def html(
 
 
 def chapter(run: RunFolder, places: Places, beside: Path | None = None, label: str = "") -> Chapter:
-    """Everything of one run. A damaged file costs its own section, with the damage said, never the report."""
+    """Return everything of one run. A damaged file costs its own section, with the damage said, never the report."""
     job, state, ledger = run.job(), run.state(), Ledger(places.ledger)
     seal = ledger.verify(run)
     sections: list[Section] = [*guarded("verdict", run, lambda: judged.sections(run, places))]
@@ -136,7 +136,7 @@ def _judged(run: RunFolder) -> str:
 
 
 def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
-    """The sections, or one that says what is wrong with the files they are made of."""
+    """Return the sections, or one that says what is wrong with the files they are made of."""
     try:
         sections: list[Section] = read()
     except (LabError, OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
@@ -146,7 +146,9 @@ def guarded(what: str, run: RunFolder, read: Any) -> list[Section]:
 
 
 def settings(run: RunFolder, job: dict[str, Any], before: Sequence[Section]) -> list[Section]:
-    """How the run was asked for, its summary and conditions where no section of `before` has them, what it told."""
+    """Return how the run was asked for, its summary and conditions where no section of `before` has them, what it
+    told.
+    """
     summary, conditions = run.read_json("summary.json"), run.read_json("conditions.json")
     parts: list[Part] = [Facts("As queued", [("kind", shown(job.get("kind"))), *_set(job.get("spec"))], AS_TYPED)]
     if summary is not None and not any(section.title == "What was measured" for section in before):

@@ -40,7 +40,7 @@ class ExportedExample:
 
 
 def as_csv(dataset: str, examples: Sequence[ExportedExample]) -> str:
-    """A line for each example; of each source that answered any of them answer, right, score and validity.
+    """Return a line for each example; of each source that answered any of them answer, right, score and validity.
 
     A text that a spreadsheet would run as a formula gets an apostrophe before it; control characters are left out.
     """
@@ -62,7 +62,7 @@ def as_csv(dataset: str, examples: Sequence[ExportedExample]) -> str:
 
 
 def as_html(dataset: str, examples: Sequence[ExportedExample], chosen_by: str = "", now: float | None = None) -> str:
-    """One page without scripts and without anything from the network. `chosen_by` is the filter that left them.
+    """Return one page without scripts and without anything from the network. `chosen_by` is the filter that left them.
 
     now: wall time, seconds. Raises LabError when the extra for reports is not installed.
     """
@@ -103,7 +103,7 @@ def save_examples(
 
 
 def sources_of(examples: Sequence[ExportedExample]) -> list[str]:
-    """Who answered any of them, as `RUN:SIDE`."""
+    """Return who answered any of them, as `RUN:SIDE`."""
     return list(dict.fromkeys(source.name for exported in examples for source, _ in exported.answered))
 
 

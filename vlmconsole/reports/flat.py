@@ -51,7 +51,8 @@ def as_json(runs: Sequence[RunFolder], places: Places, absent: Sequence[str] = (
 
 
 def as_csv(runs: Sequence[RunFolder]) -> str:
-    """One line for each cell, pair, training step or sample of the runs, with its conditions; the union of all columns.
+    """Return one line for each cell, pair, training step or sample of the runs, with its conditions; the union of all
+    columns.
 
     Failed and invalid ones are lines like the others, with their state. A text that a spreadsheet would run as a
     formula gets an apostrophe before it, a column's name too; control characters are left out.
@@ -97,7 +98,7 @@ def _rows(run: RunFolder) -> Iterator[dict[str, Any]]:
 
 
 def tame(value: Any) -> Any:
-    """A cell of a CSV file: no control characters, and nothing that a spreadsheet would run as a formula."""
+    """Return a cell of a CSV file: no control characters, and nothing that a spreadsheet would run as a formula."""
     if not isinstance(value, str):
         return value
     text = inert(value)

@@ -33,7 +33,7 @@ MOST_CHANGED = 60  # answers that are set side by side
 
 
 def sections(run: RunFolder, places: Places, *, pictures: bool = True) -> list[Section]:
-    """What of these there is of a run; a verdict only where a plan with gates lies in the folder.
+    """Return what of these there is of a run; a verdict only where a plan with gates lies in the folder.
 
     pictures: whether wrong answers come with their pictures, which are looked up in the lab's datasets.
     """
@@ -67,7 +67,7 @@ def _score(run: RunFolder) -> list[Section]:
 
 
 def is_planned(run: RunFolder) -> bool:
-    """Whether the run was made under a gate plan (a sweep's plan.json is another thing)."""
+    """Return whether the run was made under a gate plan (a sweep's plan.json is another thing)."""
     plan = run.read_json("plan.json")
     return isinstance(plan, dict) and "gates" in plan
 

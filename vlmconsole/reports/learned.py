@@ -43,7 +43,7 @@ DEV = re.compile(r"dev-epoch(\d+)\.jsonl")
 
 
 def sections(run: RunFolder) -> list[Section]:
-    """What of these there is of a run."""
+    """Return what of these there is of a run."""
     made = []
     for title, parts in (
         ("What it learned", _learned(run)),
@@ -93,7 +93,7 @@ def _curve_title(key: str) -> str:
 
 
 def told_curves(run: RunFolder) -> tuple[Curve, ...]:
-    """The metrics that a run's events tell, read to their end."""
+    """Return the metrics that a run's events tell, read to their end."""
     story = RunStory(run)
     live = story.read()
     while (more := story.read()) is not live:
@@ -207,7 +207,7 @@ def _picture(run: RunFolder, row: dict[str, Any]) -> str:
 
 
 def data_url(path: Path) -> str:
-    """A PNG file as a data URL; "" for anything that is none, or that is too large."""
+    """Return a PNG file as a data URL; "" for anything that is none, or that is too large."""
     try:
         if path.is_symlink() or path.stat().st_size > PICTURE_BYTES:
             return ""

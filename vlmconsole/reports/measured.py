@@ -29,7 +29,7 @@ COUNTED = frozenset({"client_concurrency", "running_limit", "input_tokens", "out
 
 
 def sections(run: RunFolder) -> list[Section]:
-    """What of these there is of a run; nothing for one that measured no server."""
+    """Return what of these there is of a run; nothing for one that measured no server."""
     measured, lines = cells(run), pairs(run)
     made: list[Section] = []
     if measured:
@@ -236,7 +236,7 @@ def _waterfalls(falls: dict[str, list[Bar]]) -> list[Part]:
 
 
 def conditions(cells: Sequence[CellView]) -> list[Part]:
-    """What all cells share, what they differ in, and the server's settings as read back."""
+    """Return what all cells share, what they differ in, and the server's settings as read back."""
     known = [(cell.name, _as_conditions(cell.conditions)) for cell in cells if cell.conditions]
     if not known:
         return [

@@ -18,7 +18,9 @@ SMOKE_RIGHT = "right"
 
 
 def outcome(run: RunFolder) -> str:
-    """The word; "" of a run in which nothing was judged. A PASS by a plan that was frozen late is no plain one."""
+    """Return the word; "" of a run in which nothing was judged. A PASS by a plan that was frozen late is no plain
+    one.
+    """
     summary = run.read_json("summary.json")
     values: Mapping[str, Any] = summary if isinstance(summary, dict) else {}
     verdict = values.get("verdict")
@@ -32,7 +34,7 @@ def outcome(run: RunFolder) -> str:
 
 
 def reason(summary: Mapping[str, Any]) -> str:
-    """Why a run came to its outcome, as its summary holds it; "" where it holds none."""
+    """Return why a run came to its outcome, as its summary holds it; "" where it holds none."""
     held = summary.get("cells")
     listed = held if isinstance(held, list) else []
     bad = [cell for cell in listed if isinstance(cell, dict) and cell.get("state") != "valid"]
@@ -46,7 +48,7 @@ def reason(summary: Mapping[str, Any]) -> str:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """A run's figure in a few words, from what its kind is known to store; "" for none."""
+    """Return a run's figure in a few words, from what its kind is known to store; "" for none."""
     ttft = summary.get("ttft_s")
     if isinstance(ttft, dict) and number(ttft.get("p50")) is not None:
         return f"TTFT {figure(ttft['p50'])} s"
@@ -71,7 +73,7 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 
 def learning_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Whether a training learned, and likely causes where it did not; [] of a run that does not say."""
+    """Return whether a training learned, and likely causes where it did not; [] of a run that does not say."""
     try:
         stored = TrainingOutcome.from_json(summary["outcome"])
     except (KeyError, TypeError, ValueError):
@@ -80,7 +82,7 @@ def learning_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def development(summary: Mapping[str, Any]) -> dict[int, float]:
-    """A training's mean development score (0 to 1) by epoch; {} of a run that has none."""
+    """Return a training's mean development score (0 to 1) by epoch; {} of a run that has none."""
     stored = summary.get("dev")
     if not isinstance(stored, dict):
         return {}

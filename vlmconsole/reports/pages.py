@@ -11,7 +11,9 @@ from vlmconsole.errors import LabError
 
 @cache
 def page_template(name: str) -> Any:
-    """The Jinja2 template of a page; what it is given is escaped. Raises LabError without the extra for reports."""
+    """Return the Jinja2 template of a page; what it is given is escaped. Raises LabError without the extra for
+    reports.
+    """
     try:
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup

@@ -97,7 +97,7 @@ class Section:
 
 
 def answer(text: object) -> str:
-    """A counting answer in the format as `3 red, 2 blue`; every other answer as it is, whole."""
+    """Return a counting answer in the format as `3 red, 2 blue`; every other answer as it is, whole."""
     counts = parse_counts(text)
     if isinstance(counts, CountAnswer):
         return f"{counts.red_circles} red, {counts.blue_squares} blue"
@@ -105,7 +105,7 @@ def answer(text: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Any value of a file as one text."""
+    """Return any value of a file as one text."""
     if value is None or value == "":
         return UNKNOWN
     if isinstance(value, bool):
@@ -121,7 +121,7 @@ def shown(value: object) -> str:
 
 
 def flat(value: Any, most: int = MOST_FACTS, *, raw: bool = False) -> list[tuple[str, str]]:
-    """The leaves of nested objects as (path, value), at most `most`; lists of objects count as one leaf.
+    """Return the leaves of nested objects as (path, value), at most `most`; lists of objects count as one leaf.
 
     Keys are said in words and units; `raw` leaves them as a person types them.
     """

@@ -34,7 +34,7 @@ def save(runs: Sequence[RunFolder], places: Places, form: str, path: Path | None
 
 
 def usual(runs: Sequence[RunFolder], places: Places, form: str) -> Path:
-    """Where a report goes that was given no place: named after its run, or the first of several."""
+    """Return where a report goes that was given no place: named after its run, or the first of several."""
     more = f"-and-{len(runs) - 1}" if len(runs) > 1 else ""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", runs[0].name)
     return places.home / "reports" / f"{name}{more}.{form}"

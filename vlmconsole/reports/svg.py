@@ -110,7 +110,7 @@ def text(x: float, y: float, words: str, kind: str = "") -> str:
 
 
 def picture(title: str, height: float, made: Sequence[str]) -> str:
-    """The parts as one drawing; `title` is what a screen reader says."""
+    """Return the parts as one drawing; `title` is what a screen reader says."""
     return (
         f'<svg viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" aria-label="{escape(title, quote=True)}">'
         + "".join(made)
@@ -241,7 +241,9 @@ def heat(
     x_label: str,
     y_label: str,
 ) -> str:
-    """A map of (column, row) → (value, second line, good): its figure stands in each field, so no colour is needed."""
+    """Return a map of (column, row) → (value, second line, good): its figure stands in each field, so no colour is
+    needed.
+    """
     names, box_height, top = 110.0, 52.0, 6.0
     box = min(150.0, (WIDTH - names - RIGHT) / max(1, len(columns)))
     height = top + box_height * len(rows) + 44

@@ -15,7 +15,7 @@ from vlmconsole.text.sizes import MIB, signed_size, size
 
 
 def sections(run: RunFolder) -> list[Section]:
-    """What there is of a tuning; nothing for another run."""
+    """Return what there is of a tuning; nothing for another run."""
     rows = [row for row in run.read_jsonl("cells.jsonl") if isinstance(row.get("parameters"), dict)]
     if not rows:
         return []

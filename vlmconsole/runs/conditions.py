@@ -68,7 +68,7 @@ class Conditions(BaseModel):
         return hashlib.sha256(canonical_json(self.model_dump(mode="json"))).hexdigest()
 
     def known(self) -> dict[str, Any]:
-        """The fields that are known, in their order, for showing."""
+        """Return the fields that are known, in their order, for showing."""
         return {key: value for key, value in self.model_dump(mode="json").items() if value not in (None, [])}
 
 
@@ -78,7 +78,7 @@ _IN_PROCESS = ("in-process", "in-process GRPO", "transformers")
 
 
 def prompt_of(conditions: Mapping[str, Any]) -> str | None:
-    """The hash of a run's prompt form; None where it is not known (a server's, in runs that recorded none)."""
+    """Return the hash of a run's prompt form; None where it is not known (a server's, in runs that recorded none)."""
     stated = conditions.get("prompt_sha256")
     if stated is None and conditions.get("engine") in _IN_PROCESS:
         return BARE_PROMPT
@@ -91,11 +91,11 @@ def another_prompt(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 def same_prompt(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether nothing is known against two runs having had the same prompt form."""
+    """Return whether nothing is known against two runs having had the same prompt form."""
     return None in (prompt_of(a), prompt_of(b)) or prompt_of(a) == prompt_of(b)
 
 
 def canonical_json(value: Any) -> bytes:
-    """One byte string for one value: sorted keys, no spaces, UTF-8, finite numbers only (else ValueError)."""
+    """Return one byte string for one value: sorted keys, no spaces, UTF-8, finite numbers only (else ValueError)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()

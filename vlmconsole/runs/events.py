@@ -15,7 +15,7 @@ READ_LIMIT = 4 * 1024 * 1024  # bytes one read may take in, so that a huge file 
 
 
 def json_line(value: Any) -> bytes:
-    """One line of strict JSON. Non-finite numbers become the strings "NaN", "Infinity", "-Infinity".
+    """Return one line of strict JSON. Non-finite numbers become the strings "NaN", "Infinity", "-Infinity".
 
     No key in use is in it, whoever repeated it.
     """
@@ -157,7 +157,7 @@ class EventTail:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line, or None when it is torn or is no object."""
+    """Return the JSON object of a line, or None when it is torn or is no object."""
     try:
         value = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):

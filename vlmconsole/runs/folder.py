@@ -108,7 +108,7 @@ class RunFolder:
 
     @staticmethod
     def new_name(parent: Path, preset: str) -> str:
-        """A name that no run in `parent` has. The queue books it before it makes the folder."""
+        """Return a name that no run in `parent` has. The queue books it before it makes the folder."""
         label = re.sub(r"[^A-Za-z0-9._-]+", "-", preset).strip("-.")[:60] or "run"
         while True:
             name = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}-{secrets.token_hex(2)}"
@@ -155,7 +155,7 @@ class RunFolder:
         return path
 
     def read_json(self, name: str, default: Any = None) -> Any:
-        """The JSON in `name`, or `default` when it is missing or unreadable."""
+        """Return the JSON in `name`, or `default` when it is missing or unreadable."""
         try:
             if not self.file(name).is_file():  # a device or a pipe would never end
                 return default
@@ -164,7 +164,7 @@ class RunFolder:
             return default
 
     def unreadable(self) -> list[str]:
-        """Those of its own JSON files that are there and hold no object: damaged, or no file at all."""
+        """Return those of its own JSON files that are there and hold no object: damaged, or no file at all."""
         return [
             name for name in OBJECTS if os.path.lexists(self.file(name)) and not isinstance(self.read_json(name), dict)
         ]
@@ -174,7 +174,7 @@ class RunFolder:
         append_line(self.file(name), *values)
 
     def read_jsonl(self, name: str) -> Iterator[dict[str, Any]]:
-        """The objects of `name`, torn or bad lines left out; nothing when it is missing."""
+        """Yield the objects of `name`, torn or bad lines left out; nothing when it is missing."""
         if not self.file(name).is_file():  # missing, or a device or pipe that would never end
             return
         try:
@@ -189,7 +189,7 @@ class RunFolder:
 
 
 def list_runs(parent: Path) -> list[RunFolder]:
-    """Every run folder below `parent`, newest first by the instant that its job.json records.
+    """Return every run folder below `parent`, newest first by the instant that its job.json records.
 
     A name begins with the local time, which goes back where time zones differ, and in autumn. Within one instant the
     file's own time decides, so that `last` is the last.
@@ -222,7 +222,7 @@ class NoRunError(LabError):
 
 
 def find_run(parent: Path, name: str) -> RunFolder:
-    """The run called `name`: a path, a full name, or an unambiguous part of one; `last` is the newest that is no
+    """Return the run called `name`: a path, a full name, or an unambiguous part of one; `last` is the newest that is no
     server's.
 
     Raises NoRunError.

@@ -106,7 +106,7 @@ class RunState:
     left_at: float = 0.0
 
     def curve(self, name: str) -> Curve | None:
-        """The curve of that name."""
+        """Return the curve of that name."""
         return next((curve for curve in self.curves if curve.name == name), None)
 
 

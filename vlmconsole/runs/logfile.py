@@ -45,8 +45,8 @@ class LogPage:
 
 
 def shown(raw: bytes) -> str:
-    """A line as it can be put on a screen: the last state of a `\\r` progress bar, no escapes, bytes that are not
-    UTF-8 as `\\xe9`, tabs as spaces, cut after LONGEST characters."""
+    """Return a line as it can be put on a screen: the last state of a `\\r` progress bar, no escapes, bytes that are
+    not UTF-8 as `\\xe9`, tabs as spaces, cut after LONGEST characters."""
     last = raw.rstrip(b"\r").rpartition(b"\r")[2][: 4 * LONGEST]
     text = inert(last.decode("utf-8", "backslashreplace")).replace("\n", " ").expandtabs(4)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
@@ -68,7 +68,7 @@ def keep_end(log: Path, kept: Path, size: int, most: int) -> int:
 
 
 def left_out(dropped: int) -> bytes:
-    """The line of a log that stands for so many bytes before it."""
+    """Return the line of a log that stands for so many bytes before it."""
     return f"[{size(dropped)} of this log before this line are not kept]\n".encode()
 
 
@@ -79,13 +79,13 @@ def newest(log: Path) -> Path:
 
 
 def tail(path: Path) -> LogPage:
-    """The last page of the log; an empty one when there is no log."""
+    """Return the last page of the log; an empty one when there is no log."""
     size = _size(path)
     return _read(path, max(0, size - PAGE), size, size)
 
 
 def grown(page: LogPage) -> LogPage:
-    """The same page with what was appended since. The same object when nothing was.
+    """Return the same page with what was appended since. The same object when nothing was.
 
     A file that became shorter was rotated: its new end is shown. One that grew by more than a page at once is shown
     from its end, too: nobody can read what flew by.
@@ -119,7 +119,7 @@ def newer(page: LogPage) -> LogPage:
 
 
 def around(path: Path, offset: int) -> LogPage:
-    """A page that holds the line beginning at `offset`, some way from its ends."""
+    """Return a page that holds the line beginning at `offset`, some way from its ends."""
     size = _size(path)
     return _read(path, max(0, offset - PAGE // 2), min(size, offset + PAGE // 2), size)
 

@@ -95,7 +95,7 @@ class Pace:
         self._last: Progress | None = None
 
     def add(self, event: Mapping[str, Any]) -> bool:
-        """Whether `event` was one of progress, and a sound one."""
+        """Return whether `event` was one of progress, and a sound one."""
         t, done = number(event.get("t")), number(event.get("done"))
         if event.get("kind") != "progress" or t is None or done is None:
             return False

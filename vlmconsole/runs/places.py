@@ -25,7 +25,7 @@ class Places:
         return self.home / "runs"
 
     def is_run(self, path: Path) -> bool:
-        """Whether a path names a run folder of this lab: right inside `runs`, and no link to elsewhere.
+        """Return whether a path names a run folder of this lab: right inside `runs`, and no link to elsewhere.
 
         Asked before anything is written, killed or removed by a path that was read from a file or a database. What
         cannot be a path at all (too long, a NUL) names none. A folder that is not there (yet, any more) is no link.

@@ -152,7 +152,7 @@ _UNITS = {"_sha256": "SHA-256", "_ms": "ms", "_s": "s", "_bytes": "MiB"}
 
 
 def title(key: str) -> str:
-    """A key of a file for people: `ttft_s` is `TTFT, s`; one that nobody foresaw loses its underscores."""
+    """Return a key of a file for people: `ttft_s` is `TTFT, s`; one that nobody foresaw loses its underscores."""
     known = TITLES.get(key)
     if known is not None:
         return known
@@ -163,6 +163,6 @@ def title(key: str) -> str:
 
 
 def in_unit(key: str, value: object) -> object:
-    """The value in the unit that `title` names: bytes become MiB, everything else stays."""
+    """Return the value in the unit that `title` names: bytes become MiB, everything else stays."""
     size = number(value) if key.endswith("_bytes") and key not in TITLES else None
     return value if size is None else round(size / MIB)

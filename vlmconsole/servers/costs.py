@@ -7,7 +7,7 @@ from vlmconsole.servers.status import ServerStatus
 
 
 def cost_said(profile: ServerProfile, status: ServerStatus, now: float) -> str:
-    """One sentence; "" for a profile without a price. `now`: wall-clock seconds.
+    """Return one sentence; "" for a profile without a price. `now`: wall-clock seconds.
 
     A machine that is paid by the hour costs whether a server runs on it or not: that is said when none does.
     """

@@ -58,7 +58,7 @@ class Far(Server):
         return folder(self.places) / f"{self.profile.name}.far.log"
 
     async def ensure(self, on_progress: Progress | None = None) -> Ready:
-        """The server, when it answers: it is never started unasked, as its machine may be paid by the hour."""
+        """Return the server, when it answers: it is never started unasked, as its machine may be paid by the hour."""
         at = await self.reach()
         if not await self._answers(at, 5.0):
             way = f"; start it: vlmconsole servers start {self.profile.name}" if self.profile.launch else ""
@@ -159,7 +159,7 @@ class Far(Server):
         return self.located()
 
     def located(self) -> ServerProfile:
-        """The profile at its tunnel's address: the port must be that ssh's; with the key of a start from here.
+        """Return the profile at its tunnel's address: the port must be that ssh's; with the key of a start from here.
 
         Raises SshError with the reason of the last try while the tunnel is not up; it goes on trying.
         """

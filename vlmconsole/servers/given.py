@@ -14,7 +14,7 @@ class Given(Server):
     """Asked where the profile says. One of this lab's own servers at that address is given its key."""
 
     async def ensure(self, on_progress: Progress | None = None) -> Ready:
-        """The server, when it answers and names its model."""
+        """Return the server, when it answers and names its model."""
         if not self.profile.base_url:
             raise ProfileError(f"profile {self.profile.name} has neither base_url nor [launch]: where is the server?")
         return await self._ready(self.located())

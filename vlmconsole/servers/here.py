@@ -32,7 +32,7 @@ class Here(Server):
         return self.profile.launch
 
     async def ensure(self, on_progress: Progress | None = None) -> Ready:
-        """A server that answers: found running, or started and waited for.
+        """Return a server that answers: found running, or started and waited for.
 
         Several consoles may call this at once: one starts, the others wait and use the same server.
         """
@@ -86,7 +86,7 @@ class Here(Server):
         return replace(status, why=OPEN) if status.state == "ready" and self.is_open() else status
 
     def is_open(self) -> bool:
-        """Whether it was started without a key, as an older version of the lab did, though it could have one."""
+        """Return whether it was started without a key, as an older version of the lab did, though it could have one."""
         running = processes.recorded(self.places, self.profile.name)
         if running is None or running.key_file or self.profile.names_key or not self.engine.key_variable:
             return False

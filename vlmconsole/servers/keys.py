@@ -12,7 +12,7 @@ from vlmconsole.runs.folder import write_atomic
 
 
 def new_key(folder: Path, name: str) -> tuple[str, Path]:
-    """A key and the file that holds it, of a name that no other start has had; those of earlier starts go."""
+    """Return a key and the file that holds it, of a name that no other start has had; those of earlier starts go."""
     forget(folder, name)
     key, path = secrets.token_urlsafe(32), folder / f"{name}.{secrets.token_hex(4)}.key"
     write_atomic(path, key + "\n")

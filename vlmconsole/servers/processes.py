@@ -79,7 +79,7 @@ class Running:
 
 
 def folder(places: Places) -> Path:
-    """Where states, locks and logs of servers are."""
+    """Return where states, locks and logs of servers are."""
     path = places.state / "servers"
     with suppress(OSError):  # a home that cannot be written can be read all the same; whoever writes says why
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def folder(places: Places) -> Path:
 
 
 def recorded(places: Places, name: str) -> Running | None:
-    """The last recorded start of a server, whether it still lives or not; None when there is none.
+    """Return the last recorded start of a server, whether it still lives or not; None when there is none.
 
     Where the record is damaged, the server itself is looked for, so that it can still be used and stopped.
     """
@@ -97,7 +97,7 @@ def recorded(places: Places, name: str) -> Running | None:
 
 
 def damaged(places: Places, name: str) -> bool:
-    """Whether there is a record of that server which cannot be read."""
+    """Return whether there is a record of that server which cannot be read."""
     return (folder(places) / f"{name}.json").exists() and _read(places, name) is None
 
 
@@ -110,7 +110,9 @@ def adopted(places: Places, name: str) -> Running | None:
 
 
 def orphan(places: Places, name: str) -> Running | None:
-    """The server of that name by the mark in its processes' environment, without its record; None when none lives."""
+    """Return the server of that name by the mark in its processes' environment, without its record; None when none
+    lives.
+    """
     own = _mark(places, name, 0).partition(":")[2]
     marked: list[tuple[float, int, str, str]] = []
     for process in psutil.process_iter():
@@ -295,7 +297,7 @@ def forget(places: Places, name: str) -> None:
 
 
 def members(running: Running) -> list[int]:
-    """The living processes of the server's session, its leader first. The leader's pid is the session's number.
+    """Return the living processes of the server's session, its leader first. The leader's pid is the session's number.
 
     A number is not given out again while a member of its session lives, so when another process has the leader's
     pid, the server's session has ended altogether.
@@ -313,7 +315,9 @@ def members(running: Running) -> list[int]:
 
 
 def port_owner(running: Running) -> str:
-    """Who listens on the server's port: "ours", "other", or "nobody" (yet). "ours" too where it cannot be looked up."""
+    """Return who listens on the server's port: "ours", "other", or "nobody" (yet). "ours" too where it cannot be
+    looked up.
+    """
     if _listens(running):
         return "ours"
     if not port_answers(running.port):
@@ -336,14 +340,14 @@ def _listens(running: Running) -> bool:
 
 
 def port_answers(port: int) -> bool:
-    """Whether something accepts connections on that loopback port."""
+    """Return whether something accepts connections on that loopback port."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def free_port() -> int:
-    """A loopback port that is free now; whoever starts must still check who got it."""
+    """Return a loopback port that is free now; whoever starts must still check who got it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -351,18 +355,18 @@ def free_port() -> int:
 
 
 def phase_of(log: str, phases: Sequence[tuple[str, str]]) -> str:
-    """The phase whose mark stands last in the log."""
+    """Return the phase whose mark stands last in the log."""
     return phase_in(_end_of(log, 64 * 1024), phases)
 
 
 def phase_in(log: str, phases: Sequence[tuple[str, str]]) -> str:
-    """The phase whose mark stands last in the end of a log."""
+    """Return the phase whose mark stands last in the end of a log."""
     best = max(((log.rfind(mark), phase) for mark, phase in phases), default=(-1, ""))
     return best[1] if best[0] >= 0 else "starting python"
 
 
 def tail(log: str, lines: int = 8) -> str:
-    """The end of a log as text to put behind an error, with the path of the whole."""
+    """Return the end of a log as text to put behind an error, with the path of the whole."""
     lines_of_log = [line.rstrip()[:300] for line in _end_of(log, 16 * 1024).split("\n") if line.strip()]
     if any(line.startswith("Traceback (most") for line in lines_of_log):
         # Of a Python trace only the exception speaks to people; the rest is in the log.

@@ -51,7 +51,7 @@ class Server(ABC):
 
     @abstractmethod
     async def ensure(self, on_progress: Progress | None = None) -> Ready:
-        """A server that answers: found running, or started and waited for where that costs nothing."""
+        """Return a server that answers: found running, or started and waited for where that costs nothing."""
 
     async def start(self, on_progress: Progress | None = None) -> Ready:
         """As `ensure`, for a person who asks for it: also started where its machine may be paid by the hour."""
@@ -63,26 +63,28 @@ class Server(ABC):
 
     @abstractmethod
     def status(self) -> ServerStatus:
-        """What the records say, without asking it."""
+        """Return what the records say, without asking it."""
 
     @abstractmethod
     async def probe(self, timeout_s: float = 2.0, *, thoroughly: bool = False) -> ServerStatus:
-        """How it is, asked: ready, still starting, or not reachable and why.
+        """Return how it is, asked: ready, still starting, or not reachable and why.
 
         thoroughly: of one that was not ready before, whether it has warmed up. That may cost a token, so it is nothing
         to ask again and again.
         """
 
     def located(self) -> ServerProfile:
-        """The profile with the address of its running server, as far as that is known here."""
+        """Return the profile with the address of its running server, as far as that is known here."""
         return self.profile
 
     async def reach(self) -> ServerProfile:
-        """The profile with the address that it is asked at from here, once that is open."""
+        """Return the profile with the address that it is asked at from here, once that is open."""
         return self.located()
 
     def launch_line(self) -> str:
-        """The command that starts it, as one would type it; "" when this lab does not start it. Raises ProfileError."""
+        """Return the command that starts it, as one would type it; "" when this lab does not start it. Raises
+        ProfileError.
+        """
         return ""
 
     @property

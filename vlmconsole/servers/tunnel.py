@@ -57,7 +57,7 @@ class Tunnel:
         return f"http://127.0.0.1:{self.local_port}"
 
     def holder(self) -> Holder:
-        """The ssh that holds the local port now. Raises PortTakenError while there is none."""
+        """Return the ssh that holds the local port now. Raises PortTakenError while there is none."""
         holder = self._holder
         if holder is None:
             why = self.why or "it is not open"

@@ -11,7 +11,7 @@ from vlmconsole.servers.server import Server
 
 
 def server_of(profile: ServerProfile, places: Places) -> Server:
-    """The server that a profile describes."""
+    """Return the server that a profile describes."""
     if profile.ssh_host and profile.loopback:
         return Far(profile, places)
     if profile.launch is not None and not profile.ssh_host:

@@ -21,7 +21,9 @@ _REFUSED: tuple[tuple[str, str], ...] = (
 
 
 def advice(status: int, words: str, given: bool) -> str:
-    """What to do, in words; "" where nothing is known. given: the server was named by its address, not by a profile."""
+    """Return what to do, in words; "" where nothing is known. given: the server was named by its address, not by a
+    profile.
+    """
     option = "--base-url" if given else "base_url"
     if status in (400, 413, 422):
         known = next((way for pattern, way in _REFUSED if re.search(pattern, words, re.IGNORECASE)), "")

@@ -79,7 +79,7 @@ def _part(part: Any, place: int, made: Content) -> None:
 
 
 def plain_text(content: Any) -> str:
-    """The text of a field: a string, or a list of parts of which the text parts count; else nothing."""
+    """Return the text of a field: a string, or a list of parts of which the text parts count; else nothing."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

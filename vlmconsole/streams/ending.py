@@ -37,7 +37,7 @@ class Remark:
 def remarks(
     result: StreamResult, *, max_tokens: int | None = None, asked: str = "", listed: tuple[str, ...] | None = None
 ) -> list[Remark]:
-    """The remarks on one answer that ended, the gravest first.
+    """Return the remarks on one answer that ended, the gravest first.
 
     max_tokens: the ceiling that was asked for; asked: the model's name in the request; listed: the names that the
     server's /v1/models holds, None where it was not read.
@@ -52,7 +52,7 @@ def remarks(
 
 
 def by_name(names: Sequence[str], asked: str, listed: tuple[str, ...] | None) -> list[Remark]:
-    """What the names of models in answers say against the one that was asked for; see :func:`remarks`."""
+    """Return what the names of models in answers say against the one that was asked for; see :func:`remarks`."""
     shown_names = [one_line(name) for name in names]
     other = [name for name in names if name != asked]
     if len(names) > 1:
@@ -106,7 +106,9 @@ def _limited(result: StreamResult, max_tokens: int | None) -> list[Remark]:
 
 
 def read_remarks(facts: Mapping[str, Any]) -> list[Remark]:
-    """The remarks stored with an answer; of one that an earlier version stored, those that its facts still tell."""
+    """Return the remarks stored with an answer; of one that an earlier version stored, those that its facts still
+    tell.
+    """
     stored = facts.get("remarks")
     if isinstance(stored, list):
         return [Remark(remark["code"], remark["text"]) for remark in stored if {"code", "text"} <= remark.keys()]

@@ -10,7 +10,7 @@ MOVED = frozenset({301, 302, 303, 307, 308})
 
 
 def head_fault(status: int, fields: Mapping[str, str]) -> str:
-    """Why no chat stream can follow such a head, with what to do; "" when one can. fields: names in lower case.
+    """Return why no chat stream can follow such a head, with what to do; "" when one can. fields: names in lower case.
 
     Redirects are not followed: the key would travel to wherever one points.
     """

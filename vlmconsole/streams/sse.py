@@ -74,7 +74,7 @@ class EventSplitter:
         return events
 
     def finish(self, at: float) -> list[Event]:
-        """The event left at the end of the body: whole or cut off, its reader has to tell."""
+        """Return the event left at the end of the body: whole or cut off, its reader has to tell."""
         events: list[Event] = []
         if self._too_long or self._line:
             strays = self.strays

@@ -156,7 +156,7 @@ class StreamParser:
         return self._events.lines
 
     def feed(self, data: bytes, at: float) -> list[Delta]:
-        """The pieces that these bytes completed. at: seconds when they were read."""
+        """Return the pieces that these bytes completed. at: seconds when they were read."""
         if data and self.result.stamps.first_byte is None:
             self.result.stamps.first_byte = at
         self._last = at
@@ -167,7 +167,7 @@ class StreamParser:
         return self._take(self._events.feed(data, at))
 
     def finish(self, at: float, *, cancelled: bool = False) -> list[Delta]:
-        """The body ended (or, cancelled, we closed it); gives the pieces that were still held.
+        """Return the body ended (or, cancelled, we closed it); gives the pieces that were still held.
 
         Safe to call twice; the first call counts.
         """
@@ -379,7 +379,9 @@ class StreamParser:
 
 
 def encoding_of(body: bytes) -> str:
-    """How a body is packed that can be read as neither text nor JSON: gzip, zstd, UTF-16…; "" for none of these."""
+    """Return how a body is packed that can be read as neither text nor JSON: gzip, zstd, UTF-16…; "" for none of
+    these.
+    """
     known = next((name for magic, name in _MAGIC.items() if body.startswith(magic)), "")
     if known:
         return known
@@ -401,7 +403,7 @@ def is_error(value: dict[str, Any]) -> bool:
 
 
 def error_text(value: Any, limit: int = 300) -> str:
-    """One line that says what the server reported, from any of the shapes in which servers do.
+    """Return one line that says what the server reported, from any of the shapes in which servers do.
 
     Python traces and long data are cut off; at most `limit` characters, without keys that the server repeats.
     """
@@ -432,7 +434,7 @@ def _item_text(item: Any) -> str:
 
 
 def error_code(value: Any) -> int | None:
-    """The HTTP-like code inside an error object, or None."""
+    """Return the HTTP-like code inside an error object, or None."""
     inner = value.get("error") if isinstance(value, dict) else None
     for holder in (inner, value):
         code = holder.get("code") if isinstance(holder, dict) else None

@@ -33,7 +33,7 @@ class Timing:
 
 
 def timing(result: StreamResult) -> Timing:
-    """The times of one finished stream. A body that came whole (not streamed) has only its E2E and rate."""
+    """Return the times of one finished stream. A body that came whole (not streamed) has only its E2E and rate."""
     stamps = result.stamps
     e2e = _gap(stamps.sent, stamps.done)
     tokens = result.usage.completion_tokens

@@ -72,7 +72,7 @@ class Unpacker:
 async def fetch(
     client: httpx.AsyncClient, request: httpx.Request, limits: Limits, *, as_sent: bool = False
 ) -> httpx.Response:
-    """The whole answer to one request, whatever its status, or LimitError; httpx's own errors go through.
+    """Return the whole answer to one request, whatever its status, or LimitError; httpx's own errors go through.
 
     A key that the server repeats is not in it, unless the body is wanted byte for byte (`as_sent`). Redirects are as
     the client has them. A body that comes compressed is unpacked up to the limit and no further.
@@ -112,7 +112,7 @@ async def fetch(
 
 
 def json_value(data: str | bytes | bytearray, depth: int = MAX_DEPTH) -> Any:
-    """The JSON value in `data`. Raises ValueError for what is no JSON, and for more than `depth` levels."""
+    """Return the JSON value in `data`. Raises ValueError for what is no JSON, and for more than `depth` levels."""
     try:
         value = json.loads(data)
     except RecursionError:

@@ -41,12 +41,14 @@ def check_locks(home: Path, state: Path) -> None:
 
 
 def lacking(path: Path, what: str, why: str) -> FileSystemError:
-    """The error for a file system that has not `what`."""
+    """Return the error for a file system that has not `what`."""
     return FileSystemError(f"{path} is on {name_of(path)}, which has no {what} ({why}).", LOCAL)
 
 
 def fault(error: sqlite3.Error, path: Path) -> FileSystemError | None:
-    """The error where a database could not be used for want of locks or shared memory; None for any other fault."""
+    """Return the error where a database could not be used for want of locks or shared memory; None for any other
+    fault.
+    """
     code = getattr(error, "sqlite_errorcode", 0)
     if code in LACKING or code & 0xFF == sqlite3.SQLITE_PROTOCOL:
         return lacking(path, "locks or shared memory as SQLite needs them", str(error))
@@ -66,7 +68,7 @@ def check_wal(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def name_of(path: Path) -> str:
-    """The kind of the file system that a path is on, and from where: `nfs4 (box:/export)`."""
+    """Return the kind of the file system that a path is on, and from where: `nfs4 (box:/export)`."""
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -83,7 +85,7 @@ def name_of(path: Path) -> str:
 
 
 def file_stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when a file does (time of change in ns, bytes); None for none."""
+    """Return what changes when a file does (time of change in ns, bytes); None for none."""
     try:
         stat = path.stat()
     except OSError:

@@ -29,7 +29,8 @@ class Listener:
 
 
 def listener(port: int) -> Listener | None:
-    """The socket that takes connections to `127.0.0.1:port`; None when nobody listens or the system does not tell.
+    """Return the socket that takes connections to `127.0.0.1:port`; None when nobody listens or the system does not
+    tell.
 
     Linux only; elsewhere always None.
     """

@@ -6,7 +6,8 @@ from pathlib import Path
 
 
 def take(path: Path) -> int | None:
-    """The lock of a file, which is made where it is missing: a descriptor to close when done; None while it is held.
+    """Return the lock of a file, which is made where it is missing: a descriptor to close when done; None while it is
+    held.
 
     Of one process's two takes the second gets None as well. Raises OSError where the file cannot be opened.
     """

@@ -21,7 +21,7 @@ def keep_private() -> None:
 
 
 def users_mode(bits: int = 0o666) -> int:
-    """The mode of a file (0o777: of a folder) that the user asked for outside the lab, by their own umask."""
+    """Return the mode of a file (0o777: of a folder) that the user asked for outside the lab, by their own umask."""
     if _users is not None:
         return bits & ~_users
     now = os.umask(PRIVATE)  # cannot be read without being set

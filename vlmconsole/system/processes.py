@@ -20,7 +20,7 @@ def _boot_id() -> str:
 
 
 def started(pid: int) -> str | None:
-    """A token that two processes with the same pid never share, or None when no such process lives.
+    """Return a token that two processes with the same pid never share, or None when no such process lives.
 
     On Linux it is the boot id and the start in clock ticks since boot, which a jump of the wall
     clock cannot move (psutil's creation time is wall time and does move). Elsewhere it is psutil's.
@@ -61,7 +61,7 @@ def age(pid: int) -> float:
 
 
 def alive(pid: int | None, token: str | None) -> bool:
-    """Whether that very process still runs (same pid *and* same start)."""
+    """Return whether that very process still runs (same pid *and* same start)."""
     return pid is not None and token is not None and started(pid) == token
 
 
@@ -77,7 +77,7 @@ def describe(pid: int, limit: int = 60) -> str:
 
 
 def family(leader: int | None, run: Path) -> list[psutil.Process]:
-    """Every living process of a run: the members of its worker's session, and all that carry its mark.
+    """Return every living process of a run: the members of its worker's session, and all that carry its mark.
 
     `leader` is the worker's pid, which is its session's id (None: by the mark alone). Never holds the caller.
     """

@@ -34,7 +34,9 @@ class UnreadableError(LabError, ValueError):
 
 
 def read_bytes(path: Path, most: int = LARGEST_JSON) -> bytes:
-    """What is in an ordinary file of at most `most` bytes. Raises UnreadableError, at once for a FIFO or a device."""
+    """Return what is in an ordinary file of at most `most` bytes. Raises UnreadableError, at once for a FIFO or a
+    device.
+    """
     try:
         # A FIFO without a writer would block even its opening.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -60,7 +62,7 @@ def read_bytes(path: Path, most: int = LARGEST_JSON) -> bytes:
 
 
 def read_text(path: Path, most: int = LARGEST_TOML) -> str:
-    """The text of an ordinary file. Raises UnreadableError, also for what is no UTF-8."""
+    """Return the text of an ordinary file. Raises UnreadableError, also for what is no UTF-8."""
     try:
         return read_bytes(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -70,12 +72,12 @@ def read_text(path: Path, most: int = LARGEST_TOML) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table in a TOML file. Raises UnreadableError."""
+    """Return the table in a TOML file. Raises UnreadableError."""
     return toml_table(read_text(path), str(path))
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file. Raises UnreadableError."""
+    """Return the value in a JSON file. Raises UnreadableError."""
     return json_value(read_text(path, LARGEST_JSON), str(path))
 
 

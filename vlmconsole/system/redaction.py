@@ -70,7 +70,9 @@ def remember(key: str) -> str:
 
 
 def without_keys(text: str) -> str:
-    """The text with every known key replaced by •••, in whatever form. For answers and names: nothing is guessed."""
+    """Return the text with every known key replaced by •••, in whatever form. For answers and names: nothing is
+    guessed.
+    """
     for key in list(_known.values()):
         text = key.hidden(text)
     return text
@@ -85,7 +87,7 @@ def redact(text: str, *secrets: str | None) -> str:
 
 
 def redacted(value: Any) -> Any:
-    """A JSON value without known keys, in its names too. The same object where there is none of them to hide."""
+    """Return a JSON value without known keys, in its names too. The same object where there is none of them to hide."""
     if not _known:
         return value
     if isinstance(value, str):
@@ -98,7 +100,7 @@ def redacted(value: Any) -> Any:
 
 
 def redacted_bytes(data: bytes) -> bytes:
-    """A text body as it came, without known keys; bytes that are no UTF-8 stay what they are."""
+    """Return a text body as it came, without known keys; bytes that are no UTF-8 stay what they are."""
     if not _known:
         return data
     return without_keys(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -114,7 +116,7 @@ class StreamRedactor:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """The part of what came so far that can be shown now."""
+        """Return the part of what came so far that can be shown now."""
         if not _known:
             return text
         text = without_keys(self._held + text)
@@ -123,7 +125,7 @@ class StreamRedactor:
         return text[:cut]
 
     def finish(self) -> str:
-        """What was still held, at the end of the text."""
+        """Return what was still held, at the end of the text."""
         rest, self._held = without_keys(self._held), ""
         return rest
 

@@ -25,7 +25,7 @@ FunctionOrName = Annotated[str, LocatedFunction()]
 
 
 def named(text: str | Path) -> Path:
-    """The path with `~` as the shell would read it. Raises LabError for a user that is not there."""
+    """Return the path with `~` as the shell would read it. Raises LabError for a user that is not there."""
     try:
         return Path(text).expanduser()
     except RuntimeError:  # pathlib's, for ~nobody and for ~ without a home
@@ -35,7 +35,7 @@ def named(text: str | Path) -> Path:
 
 
 def new_file(text: str | Path) -> Path:
-    """Where a file may be written: absolute, links followed. Raises LabError for folders, devices and pipes.
+    """Return where a file may be written: absolute, links followed. Raises LabError for folders, devices and pipes.
 
     Files are replaced by renaming: onto a device (`/dev/stdout` is one, or a link to one) that would put a file in
     its place, and onto a link it would cut the link.

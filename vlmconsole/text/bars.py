@@ -12,7 +12,7 @@ Point = float | None
 def sparkline(
     points: Sequence[Point], width: int | None = None, low: float | None = None, high: float | None = None
 ) -> str:
-    """The curve in at most `width` characters, each the mean of its part; a space where nothing was measured.
+    """Return the curve in at most `width` characters, each the mean of its part; a space where nothing was measured.
 
     `low` and `high` are the ends of the scale, so that curves can share one; without them those of the curve itself.
     """

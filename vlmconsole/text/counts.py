@@ -11,7 +11,7 @@ def many(number: float, singular: str, others: str = "") -> str:
 
 
 def plain_name(name: str, unit: str = "") -> str:
-    """A figure's name for people: `client_lag_s` in seconds is `client lag`, `in_flight` is `in flight`."""
+    """Return a figure's name for people: `client_lag_s` in seconds is `client lag`, `in_flight` is `in flight`."""
     return name.removesuffix(f"_{unit}").replace("_", " ") if unit else name.replace("_", " ")
 
 

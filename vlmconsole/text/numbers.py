@@ -8,20 +8,20 @@ GROUPED = 9999.5  # from here on thousands are set apart: 9999, 10,000
 
 
 def number(value: object) -> float | None:
-    """A finite number of a foreign file, else None."""
+    """Return a finite number of a foreign file, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < LARGEST else None
 
 
 def whole(value: object) -> int | None:
-    """A whole number of a foreign file, 3 or 3.0, else None."""
+    """Return a whole number of a foreign file, 3 or 3.0, else None."""
     amount = number(value)
     return int(amount) if amount is not None and amount == int(amount) else None
 
 
 def figure(value: object, digits: int = 3) -> str:
-    """A measured figure to `digits` significant digits, whole numbers in full: `0.0610`, `85.1`, `12,345`.
+    """Return a measured figure to `digits` significant digits, whole numbers in full: `0.0610`, `85.1`, `12,345`.
 
     Trailing zeros stay, so that decimals line up in a column. A dash for what is no number: unknown is never zero.
     """
@@ -36,26 +36,28 @@ def figure(value: object, digits: int = 3) -> str:
 
 
 def decimal(value: float) -> str:
-    """A number that is known exactly (a setting, a limit, a tick), with the digits that it has: `0.25`, `16`."""
+    """Return a number that is known exactly (a setting, a limit, a tick), with the digits that it has: `0.25`, `16`."""
     if abs(value) < 1e15 and value == int(value):
         return _in_full(value)
     return f"{value:,.6g}" if abs(value) >= GROUPED else f"{value:.6g}"
 
 
 def percent(share: object, places: int = 1, unit: str = " %") -> str:
-    """A share from 0 to 1 in per cent: `97.4 %`."""
+    """Return a share from 0 to 1 in per cent: `97.4 %`."""
     amount = number(share)
     return UNKNOWN if amount is None else f"{100 * amount:.{places}f}{unit}"
 
 
 def signed(value: float, places: int = 4) -> str:
-    """A difference with its sign, the minus as wide as the plus: `+0.0312`, `−0.0312`; what rounds to zero has none."""
+    """Return a difference with its sign, the minus as wide as the plus: `+0.0312`, `−0.0312`; what rounds to zero has
+    none.
+    """
     text = f"{value:+.{places}f}"
     return text.replace("-", "−") if text.strip("+-0.") else text[1:]
 
 
 def change(share: float) -> str:
-    """A relative change in per cent: `+12.5 %`, `−3.0 %`."""
+    """Return a relative change in per cent: `+12.5 %`, `−3.0 %`."""
     return f"{signed(100 * share, 1)} %"
 
 

@@ -57,6 +57,8 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def beginning(text: str) -> str:
-    """How an unexpected answer begins, for a reason that people read: one line, nothing that a terminal obeys."""
+    """Return how an unexpected answer begins, for a reason that people read: one line, nothing that a terminal
+    obeys.
+    """
     words = "".join(c if c.isprintable() else " " for c in " ".join(text[:200].split()))[:60]
     return f"“{words}…”" if words else "with nothing: it is empty"

@@ -13,7 +13,7 @@ LONGEST = 60  # characters of a value that is shown
 
 
 def explain(problem: Any, model: type[BaseModel] | None = None) -> str:
-    """One problem of a ValidationError, in words that name the key and what it may be.
+    """Return one problem of a ValidationError, in words that name the key and what it may be.
 
     With `model` an unknown key is told with those that there are. A value is shown where `problem` holds it.
     """
@@ -33,7 +33,9 @@ def explain(problem: Any, model: type[BaseModel] | None = None) -> str:
 
 
 def explain_all(errors: Sequence[Any], model: type[BaseModel] | None = None, most: int | None = MOST) -> str:
-    """The problems in one line, at most `most` (None: all), without what only follows from a fault deeper inside."""
+    """Return the problems in one line, at most `most` (None: all), without what only follows from a fault deeper
+    inside.
+    """
     places = [tuple(error["loc"]) for error in errors]
     own = [
         error
@@ -46,7 +48,7 @@ def explain_all(errors: Sequence[Any], model: type[BaseModel] | None = None, mos
 
 
 def is_model(kind: Any) -> bool:
-    """Whether an annotation is a table of settings."""
+    """Return whether an annotation is a table of settings."""
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
@@ -73,7 +75,7 @@ def _keys(model: type[BaseModel], path: Sequence[Any]) -> Iterator[str]:
 
 
 def plain_types(annotation: Any) -> Iterator[Any]:
-    """The plain types within `int | None`, `list[int]` and the like."""
+    """Yield the plain types within `int | None`, `list[int]` and the like."""
     inner = get_args(annotation)
     if not inner:
         yield annotation

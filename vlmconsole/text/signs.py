@@ -91,5 +91,5 @@ SIGNS: dict[str, Sign] = {
 
 
 def sign_of(word: str, other: Sign = UNSURE) -> Sign:
-    """The sign of a state, a verdict or a finding; `other` for a word that is not known."""
+    """Return the sign of a state, a verdict or a finding; `other` for a word that is not known."""
     return SIGNS.get(word, other)

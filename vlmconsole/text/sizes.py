@@ -23,7 +23,7 @@ def unit_for(count: float) -> tuple[int, str]:
 
 
 def signed_size(count: float) -> str:
-    """A difference of sizes: `+12.5 MiB`, `−3 KiB`."""
+    """Return a difference of sizes: `+12.5 MiB`, `−3 KiB`."""
     return size(count) if not round(count) else f"{'+' if count > 0 else '−'}{size(abs(count))}"
 
 

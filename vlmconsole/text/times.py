@@ -10,7 +10,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
 def duration(seconds: float) -> str:
-    """A time by the clock: `0:07`, `12:03`, `3:05:00`, `2 d 4 h`."""
+    """Return a time by the clock: `0:07`, `12:03`, `3:05:00`, `2 d 4 h`."""
     whole = max(0, round(seconds))
     if whole >= 2 * DAY:
         return f"{whole // DAY} d {whole % DAY // HOUR} h"
@@ -20,7 +20,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time as exact as an estimate or an age can mean: `7.5 s`, `40 s`, `25 min`, `3.5 h`, `24 h`, `3 d`."""
+    """Return a time as exact as an estimate or an age can mean: `7.5 s`, `40 s`, `25 min`, `3.5 h`, `24 h`, `3 d`."""
     if seconds < 89.5:
         return f"{seconds:.2g} s"
     if seconds < 1.5 * HOUR:
@@ -32,12 +32,12 @@ def about(seconds: float) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """How old something is, in whole seconds at the finest: `0 s`, `40 s`, `2 min`; "" where it is not known."""
+    """Return how old something is, in whole seconds at the finest: `0 s`, `40 s`, `2 min`; "" where it is not known."""
     return "" if seconds is None else about(max(0, round(seconds)))
 
 
 def latency(seconds: float | None) -> str:
-    """A measured time, ms below a second, never more than three digits: `8.51 ms`, `430 ms`, `1.23 s`."""
+    """Return a measured time, ms below a second, never more than three digits: `8.51 ms`, `430 ms`, `1.23 s`."""
     if seconds is None:
         return UNKNOWN
     return f"{figure(1000 * seconds)} ms" if abs(seconds) < 0.9995 else f"{figure(seconds)} s"
@@ -59,5 +59,5 @@ def moment(at: float) -> str:
 
 
 def is_today(at: float, now: float) -> bool:
-    """Whether `at` is on the local day of `now`."""
+    """Return whether `at` is on the local day of `now`."""
     return time.localtime(at)[:3] == time.localtime(now)[:3]

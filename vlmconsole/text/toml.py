@@ -24,7 +24,7 @@ def toml_value(value: Any) -> str:
 
 
 def toml_lines(table: dict[str, Any], indent: str = "  ") -> list[str]:
-    """A line for each key of a table that is not None: `  lr = 1e-05`."""
+    """Return a line for each key of a table that is not None: `  lr = 1e-05`."""
     return [f"{indent}{key} = {toml_value(value)}" for key, value in table.items() if value is not None]
 
 

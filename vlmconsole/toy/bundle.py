@@ -14,7 +14,7 @@ SIZE_LIMIT = 6_000_000  # bytes, the whole folder
 
 
 def begin(folder: Path, recipe: LessonRecipe) -> Loaded:
-    """A model folder with fresh weights drawn from the recipe's seed, loaded."""
+    """Return a model folder with fresh weights drawn from the recipe's seed, loaded."""
     import torch
 
     torch.set_num_threads(recipe.threads)
@@ -35,7 +35,7 @@ def _percent(rate: dict[str, Any]) -> str:
 
 
 def card(recipe: LessonRecipe, skills: dict[str, Any], count: int) -> str:
-    """The model card, in Markdown, with what was measured and on how many."""
+    """Return the model card, in Markdown, with what was measured and on how many."""
     names, counts, groups = skills["naming"], skills["counting"], skills["groups"]
     rows = [f"| naming an object from the frozen vision features: {k} | {_percent(v)} |" for k, v in names.items()]
     rows += [

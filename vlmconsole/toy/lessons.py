@@ -59,7 +59,7 @@ class LessonRecipe:
 
 
 def eyes_scene(seed: str) -> Scene:
-    """A scene for looking at: any kinds, 1 to 30 things, filled and hollow, every layout and rendering."""
+    """Return a scene for looking at: any kinds, 1 to 30 things, filled and hollow, every layout and rendering."""
     rng = random.Random(f"eyes:{seed}")
     if (draw := rng.random()) < 0.25:
         return few_things(f"eyes:{seed}") if draw < 0.17 else lone_scene(f"eyes:{seed}")
@@ -76,7 +76,7 @@ def eyes_scene(seed: str) -> Scene:
 
 
 def small_scene(seed: str) -> Scene:
-    """A scene of the smallest things, 4 to 24 of them, in any rendering: what the eyes find hardest."""
+    """Return a scene of the smallest things, 4 to 24 of them, in any rendering: what the eyes find hardest."""
     rng = random.Random(f"small:{seed}")
     hollow = rng.choice((0.0, 0.5, 1.0))
     wanted = [
@@ -112,7 +112,7 @@ class Lesson:
 
 
 def lesson(recipe: LessonRecipe, step: int, index: int) -> Lesson:
-    """The lesson at a place in a batch: counting first, then question sets, small talk last."""
+    """Return the lesson at a place in a batch: counting first, then question sets, small talk last."""
     key = f"{recipe.seed}:language:{step}:{index}"
     rng = random.Random(key)
     system = SYSTEM if rng.random() < 0.1 else None
@@ -156,7 +156,7 @@ class Stage:
     eyes: bool = True
 
     def steps(self, recipe: LessonRecipe) -> int:
-        """How many steps it takes under a recipe."""
+        """Return how many steps it takes under a recipe."""
         return round(recipe.question_steps * self.longer)
 
 
@@ -232,7 +232,7 @@ LOOKS = {"sharpen": ("names", 5, 0.7), "polish": ("sizes", 4, 0.3)}
 
 
 def phase_steps(recipe: LessonRecipe) -> dict[str, int]:
-    """Every phase of the training in its order, and its steps under a recipe."""
+    """Return every phase of the training in its order, and its steps under a recipe."""
     steps = {"eyes": recipe.eyes_steps, "language": recipe.language_steps}
     for stage in STAGES:
         for name, (before, twelfths, _) in LOOKS.items():
@@ -243,7 +243,7 @@ def phase_steps(recipe: LessonRecipe) -> dict[str, int]:
 
 
 def looking_scenes(recipe: LessonRecipe, name: str, step: int) -> list[Scene]:
-    """What the eyes look at by themselves in one of LOOKS: small things, few things, anything."""
+    """Return what the eyes look at by themselves in one of LOOKS: small things, few things, anything."""
     make = (
         small_scene,
         few_things,
@@ -256,7 +256,7 @@ def looking_scenes(recipe: LessonRecipe, name: str, step: int) -> list[Scene]:
 
 
 def question_lesson(recipe: LessonRecipe, stage: Stage, step: int, index: int) -> Lesson:
-    """The lesson at a place in a stage's batch: some counting, then question sets, small talk last."""
+    """Return the lesson at a place in a stage's batch: some counting, then question sets, small talk last."""
     key = f"{recipe.seed}:{stage.name}:{step}:{index}"
     rng = random.Random(key)
     system = SYSTEM if rng.random() < 0.1 else None
@@ -293,13 +293,13 @@ def _asked_lesson(asked: QuestionSet, system: str | None) -> Lesson:
 
 
 def language_lessons(recipe: LessonRecipe, step: int) -> tuple[list[Lesson], list[Scene]]:
-    """One language step's lessons, and the eyes scenes beside them."""
+    """Return one language step's lessons, and the eyes scenes beside them."""
     more = [eyes_scene(f"{recipe.seed}:refresh:{step}:{i}") for i in range(recipe.refresh)]
     return [lesson(recipe, step, index) for index in range(recipe.batch)], more
 
 
 def question_lessons(recipe: LessonRecipe, stage: Stage, step: int) -> tuple[list[Lesson], list[Scene]]:
-    """One step's lessons of a stage of questions, and the eyes scenes beside them, half of them small things."""
+    """Return one step's lessons of a stage of questions, and the eyes scenes beside them, half of them small things."""
     # The second word of the key is each stage's own; the first two keep those that the shipped weights saw.
     word = {"questions": "again"}.get(stage.name, stage.name)
     keys = [f"{recipe.seed}:{word}:{step}:{i}" for i in range(recipe.question_refresh)]

@@ -62,7 +62,9 @@ Stopping = Callable[[], bool]
 
 
 def new_head(seed: int, hidden: int) -> Any:
-    """The throw-away head: one linear layer from a visual token to nothing or one of the 15 kinds, and a size class."""
+    """Return the throw-away head: one linear layer from a visual token to nothing or one of the 15 kinds, and a size
+    class.
+    """
     import torch
 
     torch.manual_seed(seed + 1)
@@ -153,14 +155,14 @@ def language_loss(
 
 
 def digit_ids(loaded: Loaded) -> Any:
-    """The token ids of 0 to 9."""
+    """Return the token ids of 0 to 9."""
     import torch
 
     return torch.tensor(loaded.tokenizer.convert_tokens_to_ids(list("0123456789")))
 
 
 def colour_ids(loaded: Loaded) -> Any:
-    """The token ids that colour words are made of, at the beginning of an answer."""
+    """Return the token ids that colour words are made of, at the beginning of an answer."""
     import torch
 
     return torch.tensor(sorted({token for colour in COLOURS for token in loaded.tokenizer(colour)["input_ids"]}))

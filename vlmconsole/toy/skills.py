@@ -51,7 +51,7 @@ def _look(loaded: Loaded, scenes: Sequence[Scene]) -> tuple[Any, Any]:
 
 
 def fit_probe(loaded: Loaded, seed: int, scenes: int = 4096, epochs: int = 40) -> Any:
-    """A linear probe on the frozen features: one layer from a visual token to nothing or one of 15 kinds."""
+    """Return a linear probe on the frozen features: one layer from a visual token to nothing or one of 15 kinds."""
     import torch
 
     seen, truth = _look(loaded, naming_scenes(seed, scenes))
@@ -131,7 +131,7 @@ def regular_test(seed: int | str, n: int) -> list[Scene]:
 
 
 def measure(loaded: Loaded, seed: int, n: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """All skills on `n` fresh scenes each, as plain JSON. Takes four to six minutes for n = 512 on two cores.
+    """Return all skills on `n` fresh scenes each, as plain JSON. Takes four to six minutes for n = 512 on two cores.
 
     Naming is measured on four times as many: of the things in 512 scenes some 880 are small, and a share near 98.5 %
     of so few is uncertain by half a point; the probe is fitted on as many again, so that it is not what errs.

@@ -39,7 +39,7 @@ _LETTERS = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+"  # words, single digits, sig
 
 
 def corpus() -> list[str]:
-    """The text that the tokenizer's merges are learnt from: what is said in this world, most often first."""
+    """Return the text that the tokenizer's merges are learnt from: what is said in this world, most often first."""
     names = [f"{colour} {shape}" for colour, shape in KINDS]
     lines = [COUNT_PROMPT] * 60
     lines += [f'{{"red_circles": {n % 10}, "blue_squares": {n // 10}}}' for n in range(100)]
@@ -82,7 +82,7 @@ def build_tokenizer_file(path: Path) -> None:
 
 
 def config_dict(ids: dict[str, int]) -> dict[str, Any]:
-    """The flat `config.json`, given the special tokens' ids."""
+    """Return the flat `config.json`, given the special tokens' ids."""
     return {
         "architectures": ["Qwen2_5_VLForConditionalGeneration"],
         "model_type": "qwen2_5_vl",
@@ -188,7 +188,7 @@ def write_frame(folder: Path) -> None:
 
 
 def new_model(folder: Path, seed: int) -> Any:
-    """A model with fresh weights drawn from `seed`, of the architecture in `folder` (see `write_frame`)."""
+    """Return a model with fresh weights drawn from `seed`, of the architecture in `folder` (see `write_frame`)."""
     import torch
     from transformers import AutoConfig, Qwen2_5_VLForConditionalGeneration
 

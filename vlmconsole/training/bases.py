@@ -25,7 +25,7 @@ class BaseError(LabError):
 
 
 def base_folder(name: str) -> Path:
-    """The folder of a base: "" (the bundled model), a path, or a Hugging Face name that was downloaded before.
+    """Return the folder of a base: "" (the bundled model), a path, or a Hugging Face name that was downloaded before.
 
     Nothing is ever downloaded. Raises BaseError with the way to get it.
     """
@@ -82,19 +82,19 @@ def _check_images(folder: Path) -> None:
 
 
 def is_bundled(name: str) -> bool:
-    """Whether a base of that name is the bundled model."""
+    """Return whether a base of that name is the bundled model."""
     return name in ("", BUNDLED, f"asset:{BUNDLED}")
 
 
 def base_name(name: str) -> str:
-    """The base as provenance and conditions name it: its folder's own name, or its Hugging Face name."""
+    """Return the base as provenance and conditions name it: its folder's own name, or its Hugging Face name."""
     if name in ("", f"asset:{BUNDLED}"):
         return BUNDLED
     return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else named(name).absolute().name
 
 
 def device_for(wanted: str) -> str:
-    """The torch device for "auto", "cpu" or "cuda". Raises BaseError when CUDA is asked for and not there."""
+    """Return the torch device for "auto", "cpu" or "cuda". Raises BaseError when CUDA is asked for and not there."""
     import torch
 
     if wanted == "auto":
@@ -108,7 +108,7 @@ def device_for(wanted: str) -> str:
 
 
 def precision_for(wanted: str, device: str) -> str:
-    """The base's precision for "auto": bfloat16 on a GPU, float32 on a CPU; anything else as asked."""
+    """Return the base's precision for "auto": bfloat16 on a GPU, float32 on a CPU; anything else as asked."""
     if wanted != "auto":
         return wanted
     return "bfloat16" if device.startswith("cuda") else "float32"

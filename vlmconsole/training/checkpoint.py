@@ -46,7 +46,9 @@ def save(path: Path, state: dict[str, Any], **about: Any) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The state of the checkpoint at `path`. Raises CheckpointError when it is missing or not what was written."""
+    """Return the state of the checkpoint at `path`. Raises CheckpointError when it is missing or not what was
+    written.
+    """
     import torch
 
     advice = "Start the preset anew, or continue an earlier attempt whose checkpoint is whole."

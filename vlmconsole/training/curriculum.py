@@ -45,7 +45,7 @@ class Curriculum:
         return random.Random(f"sft:{self.seed}:{epoch}").sample(range(self.rows), self.rows)
 
     def step_rows(self, step: int) -> list[list[int]]:
-        """The row indices of a step (from 0): one list for each of its batches."""
+        """Return the row indices of a step (from 0): one list for each of its batches."""
         epoch, at = divmod(step, self.steps_per_epoch)
         size = self.batch * self.accumulation
         taken = self.order(epoch + 1)[at * size : (at + 1) * size]
@@ -53,7 +53,9 @@ class Curriculum:
 
 
 def rate_at(step: int, steps: int, rate: float, warm_up: int, schedule: Schedule) -> float:
-    """The learning rate of a step (from 0): `warm_up` rising steps times the schedule, which ends at 5 % of `rate`."""
+    """Return the learning rate of a step (from 0): `warm_up` rising steps times the schedule, which ends at 5 % of
+    `rate`.
+    """
     rising = min(1.0, (step + 1) / warm_up) if warm_up else 1.0
     gone = step / steps
     share = {
@@ -65,12 +67,12 @@ def rate_at(step: int, steps: int, rate: float, warm_up: int, schedule: Schedule
 
 
 def lesson(example: Example) -> list[Turn]:
-    """One example as a chat with each of its answers. Raises DataError."""
+    """Return one example as a chat with each of its answers. Raises DataError."""
     return turns_of(example, [picture.image() for picture in example.pictures()], answered=True)
 
 
 def batch_inputs(loaded: Loaded, examples: Sequence[Example]) -> dict[str, Any]:
-    """The tensors of a batch (see `model.encode`), right-padded, with labels on the answers' tokens alone."""
+    """Return the tensors of a batch (see `model.encode`), right-padded, with labels on the answers' tokens alone."""
     return encode(loaded, [lesson(example) for example in examples], system=[example.system for example in examples])
 
 
@@ -109,7 +111,7 @@ class Masked:
 
 
 def audit_mask(loaded: Loaded, examples: Sequence[Example], stopping: Callable[[], bool]) -> Iterator[Masked]:
-    """Every example's mask, taken from the very tensors that training sees, and compared with its answers."""
+    """Yield every example's mask, taken from the very tensors that training sees, and compared with its answers."""
     image = loaded.tokenizer.convert_tokens_to_ids(IMAGE)
     for example in examples:
         if stopping():

@@ -44,7 +44,7 @@ def export_model(loaded: Loaded, base: Path, folder: Path, card: str) -> None:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What became of each tensor: how many of its numbers changed, by how much at most, and both norms.
+    """Return what became of each tensor: how many of its numbers changed, by how much at most, and both norms.
 
     `rounding_norm` is the norm of half the distance from each number to its next one: a change that is far below it
     was mostly rounded away. Compared in float32 after a comparison bit by bit; names missing on one side raise
@@ -88,18 +88,22 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def numbers_moved(half: dict[str, Any]) -> str:
-    """How many of a half's numbers changed, for people: a tensor counts as changed when one of its numbers is."""
+    """Return how many of a half's numbers changed, for people: a tensor counts as changed when one of its numbers
+    is.
+    """
     return f"{half['numbers_changed']:,} of {half['numbers']:,} ({percent(half['numbers_changed'], half['numbers'])})"
 
 
 def percent(part: int, whole: int) -> str:
-    """A share in per cent, with two digits of a small one."""
+    """Return a share in per cent, with two digits of a small one."""
     share = 100 * part / whole if whole else 0.0
     return f"{share:.2g} %" if 0 < share < 10 else f"{share:.0f} %" if share < 99.5 or part == whole else "> 99 %"
 
 
 def rounded_away(half: dict[str, Any], rate: float, precision: str) -> str:
-    """A warning where most numbers stayed because steps of `rate` are below this precision's resolution; "" else."""
+    """Return a warning where most numbers stayed because steps of `rate` are below this precision's resolution; ""
+    else.
+    """
     few = 0 < 2 * half["numbers_changed"] < half["numbers"]
     if not few or half["change_norm"] >= half["rounding_norm"]:
         return ""

@@ -40,7 +40,7 @@ class Prompt:
 
 
 def prompt_of(example: Example) -> Prompt:
-    """An example's last question, with all that stands before it. Raises DataError for an image that is none."""
+    """Return an example's last question, with all that stands before it. Raises DataError for an image that is none."""
     images = [picture.image() for picture in example.pictures()]
     *earlier, last = turns_of(example, images, answered=False)
     return Prompt(example.id, last.text, last.pictures, example.system, last.places, tuple(earlier))
@@ -207,7 +207,7 @@ def _between_tokens(stopping: Callable[[], bool] | None) -> tuple[list[bool], An
 
 
 def base_model(model: Any) -> Any:
-    """The model itself, when it comes wrapped with an adapter (which is inside it and stays in force)."""
+    """Return the model itself, when it comes wrapped with an adapter (which is inside it and stays in force)."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 

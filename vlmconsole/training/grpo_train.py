@@ -60,7 +60,7 @@ class Taken:
     zero_advantage: float
 
     def groups(self) -> list[list[Rollout]]:
-        """The answers by question."""
+        """Return the answers by question."""
         size = len(self.rollouts) // (self.rollouts[-1].group + 1)
         return [self.rollouts[i : i + size] for i in range(0, len(self.rollouts), size)]
 
@@ -99,7 +99,7 @@ class Trainer:
         loaded.model.eval()
 
     def take(self) -> Taken:
-        """One step. Raises FloatingPointError (weights unchanged) and ScoringError."""
+        """Return one step. Raises FloatingPointError (weights unchanged) and ScoringError."""
         import torch
 
         asked, s = self._questions(), self.settings
@@ -146,7 +146,7 @@ class Trainer:
         return Taken(self.step, rollouts, passes, zero_share(rewards.tolist()))
 
     def judge(self, example: Example, answer: str) -> Scored:
-        """What rewards an answer. Raises ScoringError for a truth that does not fit."""
+        """Return what rewards an answer. Raises ScoringError for a truth that does not fit."""
         if self.reward is None:
             return score_example(example, answer, self.settings.scorer)
         return reward_example(self.reward, example, answer)
@@ -156,7 +156,9 @@ class Trainer:
         return [self.examples[(first + i) % len(self.examples)] for i in range(self.settings.questions)]
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next steps follow from: trained weights, AdamW's moments, the generators, the step."""
+        """Return everything that the next steps follow from: trained weights, AdamW's moments, the generators, the
+        step.
+        """
         import torch
 
         return {
@@ -168,7 +170,7 @@ class Trainer:
         }
 
     def stepped(self) -> dict[str, Any]:
-        """What the optimizer steps, by the parameters' names."""
+        """Return what the optimizer steps, by the parameters' names."""
         own = {name: p for name, p in self.loaded.model.named_parameters() if p.requires_grad}
         return own if self.masters is None else dict(zip(own, self.masters.weights, strict=True))
 

@@ -17,7 +17,7 @@ LANGUAGE_ONLY = r"(?:.*\.)?(?:language_model\.)?layers\.\d+\.(self_attn\.(q|k|v|
 
 
 def inject(model: Any, *, rank: int = 8, alpha: int = 16, seed: int = 0) -> Any:
-    """The model with a fresh language-side LoRA, everything else frozen.
+    """Return the model with a fresh language-side LoRA, everything else frozen.
 
     The adapter is float32 whatever the base is. Raises RuntimeError if a visual tensor would be trained.
     """

@@ -50,7 +50,9 @@ def _moved_to(weight: Any) -> Any:
 
 
 def lost_above(rate: float, precision: str) -> float:
-    """The size above which a step of `rate` is always rounded away: half the distance of two neighbours is more."""
+    """Return the size above which a step of `rate` is always rounded away: half the distance of two neighbours is
+    more.
+    """
     return float(rate * 2 ** (BITS[precision] + 1))
 
 

@@ -102,7 +102,7 @@ class MemoryPlan:
         return f"{self.verdict}: {self.why}"
 
     def against(self, measured: int) -> str:
-        """The plan beside the measured peak, one sentence."""
+        """Return the plan beside the measured peak, one sentence."""
         off = 100 * (measured - self.peak) / self.peak
         return f"measured peak {size(measured)}, planned {size(self.peak)} ({off:+.0f} %)"
 
@@ -122,7 +122,8 @@ class MemoryPlan:
 
 
 def plan(work: Work, device: str = "cpu", available: int | None = None) -> MemoryPlan:
-    """The plan for `work` on a device with `available` bytes (None: not known; for "cpu" the machine's memory is read).
+    """Return the plan for `work` on a device with `available` bytes (None: not known; for "cpu" the machine's memory
+    is read).
 
     Raises ShapeError or BaseError for a base whose sizes cannot be known.
     """
@@ -142,7 +143,7 @@ def plan(work: Work, device: str = "cpu", available: int | None = None) -> Memor
 
 
 def host_memory() -> int:
-    """This machine's memory in bytes, or what a container may have of it."""
+    """Return this machine's memory in bytes, or what a container may have of it."""
     import psutil
 
     limits = [int(psutil.virtual_memory().total)]
@@ -153,7 +154,7 @@ def host_memory() -> int:
 
 
 def measured_peak(device: str = "cpu") -> int:
-    """This process's peak so far, in bytes: torch's own on a GPU, resident memory on a CPU."""
+    """Return this process's peak so far, in bytes: torch's own on a GPU, resident memory on a CPU."""
     if not device.startswith("cpu"):
         import torch
 

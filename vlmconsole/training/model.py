@@ -36,7 +36,7 @@ class Loaded:
 
 
 def image_processor(folder: Path) -> Any:
-    """The folder's image processor on Pillow alone, in transformers 4.57 and 5."""
+    """Return the folder's image processor on Pillow alone, in transformers 4.57 and 5."""
     from importlib import import_module
 
     package = "transformers.models.qwen2_vl."
@@ -73,7 +73,7 @@ def load(folder: Path, *, dtype: str = "float32", device: str = "cpu") -> Loaded
 
 
 def at_once(model: Any, base: str) -> str:
-    """What to do when a training's very first step gives no number: no rate can be to blame for that."""
+    """Return what to do when a training's very first step gives no number: no rate can be to blame for that."""
     import torch
 
     broken = next((name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all())), "")
@@ -85,7 +85,7 @@ def at_once(model: Any, base: str) -> str:
 
 
 def parameters(model: Any) -> int:
-    """How many numbers were learnt; tied ones count once."""
+    """Return how many numbers were learnt; tied ones count once."""
     return sum(p.numel() for p in model.parameters())
 
 
@@ -135,12 +135,12 @@ def encode(
 
 
 def merged_tokens(out: Any) -> Any:
-    """The vision tower's output as (visual tokens of all pictures, hidden): bare before transformers 5."""
+    """Return the vision tower's output as (visual tokens of all pictures, hidden): bare before transformers 5."""
     return out.pooler_output if hasattr(out, "pooler_output") else out
 
 
 def features(loaded: Loaded, pictures: Sequence[Image.Image]) -> Any:
-    """What the vision tower hands to the language half: (pictures, visual tokens, hidden); equal sizes only."""
+    """Return what the vision tower hands to the language half: (pictures, visual tokens, hidden); equal sizes only."""
     import torch
 
     seen = loaded.images(images=list(pictures), return_tensors="pt")

@@ -41,7 +41,8 @@ class Piece:
 
 
 def turns_of(example: Example, images: Sequence[Any], *, answered: bool) -> list[Turn]:
-    """The example's questions, with `images` in the place of its own, and their answers; the last one's if `answered`.
+    """Return the example's questions, with `images` in the place of its own, and their answers; the last one's if
+    `answered`.
 
     Its system turn is `example.system`. Raises DataError for turns that are no conversation, or a last question that
     has no answer though it is wanted.
@@ -61,7 +62,8 @@ def turns_of(example: Example, images: Sequence[Any], *, answered: bool) -> list
 
 
 def spell(chats: Sequence[Chat], template: Door, system: Sequence[str | None] | None = None) -> list[list[Piece]]:
-    """The pieces of each chat, in order; joined they are the template's rendering, without a further answer begun.
+    """Return the pieces of each chat, in order; joined they are the template's rendering, without a further answer
+    begun.
 
     A chat whose last answer is None ends where the model is to answer. Raises TemplateError for a template that does
     not render them, or that does not write an answer word for word, then END, and leave what stands before it alone.

@@ -14,7 +14,7 @@ REWARD = "reward.json"  # in the run folder: parts, weights, hashes
 
 
 def judged(example: Example) -> JudgedExample:
-    """What a reward may know of an example."""
+    """Return what a reward may know of an example."""
     return JudgedExample(
         example.truth, example.scorer, example.options, example.question, uid=example.id, source=example.source
     )
@@ -39,11 +39,11 @@ def keep_reward(run: RunFolder, reward: Reward) -> dict[str, Any]:
 
 
 def part_means(scored: Sequence[Scored]) -> dict[str, float]:
-    """The mean of each part over some answers."""
+    """Return the mean of each part over some answers."""
     names = scored[0].details.get("parts", {}) if scored else {}
     return {name: sum(one.details["parts"][name] for one in scored) / len(scored) for name in names}
 
 
 def failures(scored: Iterable[Scored]) -> list[str]:
-    """Why the reward of an answer failed, one reason an answer."""
+    """Return why the reward of an answer failed, one reason an answer."""
     return [one.reason for one in scored if one.details.get("failed")]

@@ -31,7 +31,7 @@ class Prompts:
     positions: Any
 
     def pick(self, start: int, stop: int, image_id: int) -> Prompts:
-        """The questions from `start` up to `stop`, with their own visual tokens."""
+        """Return the questions from `start` up to `stop`, with their own visual tokens."""
         counts = (self.ids == image_id).sum(1)
         first, last = int(counts[:start].sum()), int(counts[:stop].sum())
         rows = slice(start, stop)
@@ -115,7 +115,8 @@ def sample(
 def log_probabilities(
     loaded: Loaded, prompts: Prompts, answers: SampledAnswers, *, temperature: float = 1.0
 ) -> tuple[Any, Any]:
-    """How likely each token of each answer is, and the entropy where it stands: two (rows, tokens) tensors, in nats.
+    """Return how likely each token of each answer is, and the entropy where it stands: two (rows, tokens) tensors, in
+    nats.
 
     The distribution is the one that `sample` drew from. Gradients flow into the language half; the entropy has none.
     """

@@ -15,7 +15,7 @@ NOT_A_BASELINE = "in-training development: it chooses an epoch and is not a base
 
 
 def development_file(epoch: int) -> str:
-    """The run's file of development samples after an epoch."""
+    """Return the run's file of development samples after an epoch."""
     return f"dev-epoch{epoch}.jsonl"
 
 
@@ -72,7 +72,7 @@ class Choice:
 
 
 def choose(rewards: Mapping[int, Sequence[float]]) -> Choice:
-    """The epoch with the highest mean reward; of equal ones the earlier. Raises ValueError when there is none.
+    """Return the epoch with the highest mean reward; of equal ones the earlier. Raises ValueError when there is none.
 
     Sums, not means, are compared: rewards are halves, so that sums are exact and a tie is a tie.
     """

@@ -71,7 +71,7 @@ class DivergedError(FloatingPointError):
 
 
 def adapted(loaded: Loaded, settings: SftTraining, start: Path | None = None) -> Any:
-    """The model with a fresh language-side LoRA, or with the adapter in `start` to go on from; both trainable.
+    """Return the model with a fresh language-side LoRA, or with the adapter in `start` to go on from; both trainable.
 
     Raises AdapterError when `start` is damaged, does not fit, has another rank or alpha, or touches the vision half.
     """
@@ -108,7 +108,7 @@ def _plain(start: Path) -> tuple[int, float]:
 
 
 def taught(model: Any) -> dict[str, Any]:
-    """The trained tensors by name, in the model's own order."""
+    """Return the trained tensors by name, in the model's own order."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
@@ -201,7 +201,7 @@ class Course:
         )
 
     def state(self) -> dict[str, Any]:
-        """Everything that going on exactly needs: step, adapter, optimizer, random state.
+        """Return everything that going on exactly needs: step, adapter, optimizer, random state.
 
         Raises DivergedError when a number of the adapter is none any more: that must not replace a good checkpoint.
         """
@@ -236,7 +236,9 @@ class Course:
 
 
 def memory_bytes(model: Any) -> int | None:
-    """The most GPU memory (bytes) that torch has held so far; None on a CPU, where the run's own samples say it."""
+    """Return the most GPU memory (bytes) that torch has held so far; None on a CPU, where the run's own samples say
+    it.
+    """
     import torch
 
     device = model.get_base_model().device

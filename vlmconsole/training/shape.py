@@ -83,7 +83,7 @@ QWEN2_5_VL_3B = Shape(36, 2048, 11008, 16, 2, 128, 151936, True, 32, 1280, 3420,
 
 
 def shape_of(base: Path) -> Shape:
-    """The sizes of the model in a folder. Raises ShapeError when a figure is missing."""
+    """Return the sizes of the model in a folder. Raises ShapeError when a figure is missing."""
     path = base / "config.json"
     try:
         config = read_json(path)

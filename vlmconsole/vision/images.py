@@ -53,7 +53,7 @@ class Picture:
         return f"data:{self.mime};base64,{base64.b64encode(self.data).decode('ascii')}"
 
     def image(self) -> Image.Image:
-        """The pixels as sent, decoded from `data`, as 8-bit RGB."""
+        """Return the pixels as sent, decoded from `data`, as 8-bit RGB."""
         return Image.open(io.BytesIO(self.data)).convert("RGB")
 
     @property
@@ -62,7 +62,7 @@ class Picture:
         return "; ".join(self.changes) or "sent as is"
 
     def shrunk(self, max_pixels: int) -> Picture:
-        """This picture with at most `max_pixels` pixels, same shape; itself when it already fits."""
+        """Return this picture with at most `max_pixels` pixels, same shape; itself when it already fits."""
         width, height = self.size
         if max_pixels < 1:
             raise PictureError(f"an image cannot shrink to {max_pixels} pixels")
@@ -74,7 +74,7 @@ class Picture:
         return self.resized_to(min(small_w, MAX_ASPECT_RATIO * small_h), min(small_h, MAX_ASPECT_RATIO * small_w))
 
     def resized_to(self, width: int, height: int) -> Picture:
-        """This picture scaled to width × height pixels; keeping its shape is the caller's care."""
+        """Return this picture scaled to width × height pixels; keeping its shape is the caller's care."""
         if (width, height) == self.size:
             return self
         small = self.image().resize((width, height), Image.Resampling.LANCZOS)
@@ -159,7 +159,7 @@ def pixel_sha256(image: Image.Image) -> str:
 
 
 def thumbnail(picture: Picture, width: int, height: int) -> Image.Image:
-    """The picture as sent, scaled to fit into width × height pixels (never enlarged), 8-bit RGB."""
+    """Return the picture as sent, scaled to fit into width × height pixels (never enlarged), 8-bit RGB."""
     image = Image.open(io.BytesIO(picture.data))
     image.draft("RGB", (width * 2, height * 2))  # lets a large JPEG decode at a fraction of its size
     small = image.convert("RGB")

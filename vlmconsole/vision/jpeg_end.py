@@ -22,7 +22,7 @@ _TAIL = 32
 
 
 def jpeg_shortage(data: bytes, image: Image.Image) -> str:
-    """What of `image`, the decoded first picture of `data`, the file does not hold, in words; "" for nothing.
+    """Return what of `image`, the decoded first picture of `data`, the file does not hold, in words; "" for nothing.
 
     Arithmetic coding is not judged: its encoders may leave out trailing zeros. Nor are passes that are wholly absent
     from a progressive picture, which the format allows.

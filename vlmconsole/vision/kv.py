@@ -39,7 +39,7 @@ class KVShape:
     notes: tuple[str, ...] = ()
 
     def stored_as(self, dtype: str | None) -> KVShape:
-        """The same with elements of `dtype`, as a server stores them; unchanged for a name that is not known."""
+        """Return the same with elements of `dtype`, as a server stores them; unchanged for a name that is not known."""
         size = _BYTES.get((dtype or "").removeprefix("torch."))
         return self if size is None else replace(self, bytes_per_element=size)
 
@@ -78,7 +78,7 @@ def kv_bytes(
 
 
 def from_config(folder: str | Path) -> KVShape:
-    """The KV shape in a model folder's `config.json` (or that file itself), flat or with a `text_config`.
+    """Return the KV shape in a model folder's `config.json` (or that file itself), flat or with a `text_config`.
 
     Raises KVError when a figure is missing or the attention is of a kind the formula does not describe.
     """
@@ -95,7 +95,7 @@ def from_config(folder: str | Path) -> KVShape:
 
 
 def shape_of(config: dict[str, Any], *, source: str = "the configuration") -> KVShape:
-    """The KV shape in a configuration that was already read; `source` names it in errors."""
+    """Return the KV shape in a configuration that was already read; `source` names it in errors."""
     stated = text_half(config)
     family = families.family_of(stated.get("model_type") or config.get("model_type"))
     # A null is a value: it says that there is no window, or that the head size follows from the width.
@@ -144,7 +144,7 @@ def shape_of(config: dict[str, Any], *, source: str = "the configuration") -> KV
 
 
 def text_half(config: dict[str, Any]) -> dict[str, Any]:
-    """The language half's own settings, which stand at the top or under one of several names."""
+    """Return the language half's own settings, which stand at the top or under one of several names."""
     for key in ("thinker_config", "text_config", "llm_config", "language_config"):
         nested = config.get(key)
         if isinstance(nested, dict) and nested:

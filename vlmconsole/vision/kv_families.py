@@ -190,20 +190,20 @@ _UNSAID = (
 
 
 def family_of(model_type: Any) -> str:
-    """The name of the family whose rules hold for a `model_type`; "" for none."""
+    """Return the name of the family whose rules hold for a `model_type`; "" for none."""
     name = model_type if isinstance(model_type, str) else ""
     return _ALIASES.get(name, name)
 
 
 def defaults(family: str) -> dict[str, int]:
-    """The sizes that the family's class falls back on where the config is silent."""
+    """Return the sizes that the family's class falls back on where the config is silent."""
     sizes = {key: n for key, n in zip(_SIZES, _DEFAULTS.get(family, ()), strict=False) if n is not None}
     head = next((size for size, names in _HEAD_DIM.items() if family in names), None)
     return sizes if head is None else {**sizes, "head_dim": head}
 
 
 def refusal(family: str, values: Values) -> str:
-    """Why the formula does not hold for a model; "" where nothing is known against it."""
+    """Return why the formula does not hold for a model; "" where nothing is known against it."""
     if family in _REFUSED:
         return _REFUSED[family]
     reason = next((why for key, why in _REFUSED_KEYS.items() if values.get(key)), "")

@@ -22,7 +22,7 @@ class PictureError(LabError):
 
 
 def read_picture_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """The bytes of the regular file at `path`; never blocks on a pipe or device, never reads past `max_bytes`.
+    """Return the bytes of the regular file at `path`; never blocks on a pipe or device, never reads past `max_bytes`.
 
     Raises PictureError for anything that is not a readable, non-empty regular file.
     """
@@ -105,7 +105,7 @@ _SUFFIXES = {
 
 
 def true_kind(data: bytes, name: str) -> str:
-    """The picture format the bytes themselves show ("PNG", "JPEG", "HEIC", …), whatever the name says.
+    """Return the picture format the bytes themselves show ("PNG", "JPEG", "HEIC", …), whatever the name says.
 
     Raises PictureError saying what the file is instead, as far as its first bytes tell.
     """

@@ -88,7 +88,8 @@ def parse_paths(text: str, *, folder: Path | None = None, typed: bool = False) -
 
 
 def picture_path(written: str) -> Path:
-    """The file that one written path means, as pasted text does: `~`, a file:// URL, or a name that differs from the
+    """Return the file that one written path means, as pasted text does: `~`, a file:// URL, or a name that differs
+    from the
     one on disk only in kinds of spaces (macOS screenshots hold U+202F) or composed accents. As written without any.
 
     Raises LabError for a user that is not there.

@@ -13,7 +13,7 @@ from vlmconsole.vision.images import Picture, pixel_sha256
 
 
 def reencoded(picture: Picture, quality: int) -> Picture:
-    """The image as a JPEG of this quality, 1 to 100."""
+    """Return the image as a JPEG of this quality, 1 to 100."""
     image, file = picture.image(), io.BytesIO()
     image.save(file, "JPEG", quality=quality)
     data = file.getvalue()
@@ -29,7 +29,7 @@ def reencoded(picture: Picture, quality: int) -> Picture:
 
 
 def salted(url: str, turn: int) -> str:
-    """A data URL with the image's pixel number `turn` changed; a JPEG keeps its own quantisation tables.
+    """Return a data URL with the image's pixel number `turn` changed; a JPEG keeps its own quantisation tables.
 
     In a JPEG a block of 8 × 8 pixels changes, as one pixel alone would be lost between its neighbours.
     """

@@ -52,7 +52,8 @@ class ProcessorSettings(BaseModel):
 
     @classmethod
     def from_model_dir(cls, folder: str | Path, reader: Reader = "transformers") -> ProcessorSettings:
-        """The settings of a model folder, as `reader` reads its `processor_config.json` and `preprocessor_config.json`.
+        """Return the settings of a model folder, as `reader` reads its `processor_config.json` and
+        `preprocessor_config.json`.
 
         transformers (from 5 on) takes the part `image_processor` of the first where there is one, else the second;
         mlx-vlm lays that part over the second, key by key, and resizes whatever they say. Raises ProcessorError when
@@ -75,7 +76,7 @@ class ProcessorSettings(BaseModel):
 
     @classmethod
     def from_config(cls, values: dict[str, Any], *, source: str = "the processor settings") -> ProcessorSettings:
-        """The settings in an image processor's configuration; `source` names it in errors.
+        """Return the settings in an image processor's configuration; `source` names it in errors.
 
         The limits are `size: {shortest_edge, longest_edge}`, which despite its names means pixels *of area*;
         `min_pixels` and `max_pixels` beside it win, each over its own. Raises ProcessorError, also where transformers
@@ -171,7 +172,7 @@ def visual_tokens(width: int, height: int, settings: ProcessorSettings = QWEN2_5
 
 
 def fit_tokens(width: int, height: int, most: int, settings: ProcessorSettings = QWEN2_5_VL) -> tuple[int, int] | None:
-    """The largest (width, height) of the same shape, never enlarged, that costs at most `most` visual tokens.
+    """Return the largest (width, height) of the same shape, never enlarged, that costs at most `most` visual tokens.
 
     None when even the smallest picture of that shape costs more. For the offer to shrink before sending.
     """

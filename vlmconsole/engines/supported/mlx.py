@@ -56,7 +56,7 @@ class Mlx(Engine):
     metrics = MlxMetrics("mlx", {}, counted="tokens are counted when a request ends", at_end=True, path="/v1/metrics")
 
     def words(self, profile: ServerProfile, places: Places, port: int) -> list[str]:
-        """The profile's own words, or those of our wrapper on the loopback interface."""
+        """Return the profile's own words, or those of our wrapper on the loopback interface."""
         if profile.launch is not None and profile.launch.argv:
             return super().words(profile, places, port)
         folder = profile.model_dir()
@@ -72,7 +72,9 @@ class Mlx(Engine):
         return words + list(profile.launch.extra if profile.launch else ())
 
     def environment(self, profile: ServerProfile, places: Places) -> dict[str, str]:
-        """What the server's environment gets on top of ours: offline, private caches, the prefix cache as asked for."""
+        """Return what the server's environment gets on top of ours: offline, private caches, the prefix cache as asked
+        for.
+        """
         cache = places.cache / "mlx"
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         values = {
@@ -89,14 +91,14 @@ class Mlx(Engine):
         return values
 
     def flags_of_keys(self, profile: ServerProfile) -> dict[str, str]:
-        """What our wrapper is given in words and in the environment."""
+        """Return what our wrapper is given in words and in the environment."""
         return {
             "max-num-seqs": str(profile.running_limit or RUNNING_LIMIT),
             "apc-enabled": str(bool(profile.prefix_cache)).lower(),
         }
 
     def frozen_line(self, profile: ServerProfile) -> list[str]:
-        """What is added to the line that the lab writes itself."""
+        """Return what is added to the line that the lab writes itself."""
         limit = [] if profile.running_limit is None else [self.limit_flag, str(profile.running_limit)]
         return ["mlx_vlm.server", *limit, *(profile.launch.extra if profile.launch else ())]
 
@@ -163,7 +165,7 @@ class Mlx(Engine):
         return ""
 
     def name_without_model(self, profile: ServerProfile) -> str:
-        """What it was started with: it may have unloaded its model."""
+        """Return what it was started with: it may have unloaded its model."""
         return profile.served_model or str(profile.model_dir() or profile.model)
 
     def select_adapter(self, body: dict[str, Any], served: str, adapter: str | None) -> None:
@@ -200,8 +202,8 @@ class Mlx(Engine):
             raise EngineError(f"adapter {adapter.name} could not be loaded: {reason}" if adapter else reason, code=code)
 
     def held_output(self, profile: ServerProfile) -> dict[str, Any]:
-        """The end tokens get a bias of −100, in the place of min_tokens. Empty when the model's folder, which names
-        those tokens, is not on this machine.
+        """Return the end tokens get a bias of −100, in the place of min_tokens. Empty when the model's folder, which
+        names those tokens, is not on this machine.
         """
         folder = profile.model_dir()
         ends: list[int] = []
@@ -229,7 +231,7 @@ async def _name_adapter(client: httpx.AsyncClient, profile: ServerProfile, adapt
 
 
 def interpreter(profile: ServerProfile, places: Places) -> str:
-    """The Python that serves: the profile's, else this one if it has mlx-vlm, else the environment `mlx`.
+    """Return the Python that serves: the profile's, else this one if it has mlx-vlm, else the environment `mlx`.
 
     Raises ProfileError when none is found, saying how to get one.
     """

@@ -20,7 +20,7 @@ class OpenAI(Engine):
     request_fields = SAMPLING | {"max_completion_tokens"}
 
     async def readback(self, client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
-        """The models of /v1/models; everything else is unknown. Raises EngineError when nothing answers."""
+        """Return the models of /v1/models; everything else is unknown. Raises EngineError when nothing answers."""
         response = await request(client, profile, "/v1/models")
         models = model_ids(object_of(profile, "/v1/models", response))
         return EffectiveSettings(
@@ -33,8 +33,8 @@ class OpenAI(Engine):
         )
 
     def rules_for(self, settings: EffectiveSettings | None) -> Engine:
-        """The engine that the server names itself as: mlx-vlm must be told "none" for an adapter, or it goes on with
-        that of whoever asked before.
+        """Return the engine that the server names itself as: mlx-vlm must be told "none" for an adapter, or it goes on
+        with that of whoever asked before.
         """
         says = str(settings.raw.get("server", "")) if settings is not None else ""
         named = (other for other in engines() if other.server_header and says.startswith(other.server_header))

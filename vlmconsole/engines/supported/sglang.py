@@ -90,7 +90,9 @@ class SGLang(Engine):
         return super().takes_key(words) and tuple(words[1:3]) == _START
 
     def keyed(self, words: Sequence[str], *, far: bool = False) -> list[str]:
-        """Its start line through the wrapper that reads the key from the environment; elsewhere the wrapper's text."""
+        """Return its start line through the wrapper that reads the key from the environment; elsewhere the wrapper's
+        text.
+        """
         if tuple(words[1:3]) != _START:
             return list(words)
         source = Path(sglang_server.__file__)
@@ -149,19 +151,21 @@ class SGLang(Engine):
             raise EngineError(f"adapter {adapter.name} could not be loaded: {why}{how}", code="adapter-unloaded")
 
     def block_size(self, settings: EffectiveSettings, fetch: Callable[[str], str]) -> int | None:
-        """The page size of its server info."""
+        """Return the page size of its server info."""
         return whole(settings.raw.get("server_info", {}).get("page_size"))
 
 
 def without_keys(value: Any) -> Any:
-    """What it tells without the keys that it tells too (it repeats all its arguments, at more than one depth)."""
+    """Return what it tells without the keys that it tells too (it repeats all its arguments, at more than one
+    depth).
+    """
     if isinstance(value, dict):
         return {name: without_keys(inner) for name, inner in value.items() if not str(name).endswith("api_key")}
     return [without_keys(inner) for inner in value] if isinstance(value, list) else value
 
 
 def from_server_info(info: dict[str, Any]) -> EffectiveSettings:
-    """The settings in one server-info answer; no value is made up for a missing key."""
+    """Return the settings in one server-info answer; no value is made up for a missing key."""
     off = truth(info.get("disable_radix_cache"))
     settings = EffectiveSettings(
         engine="sglang",
@@ -186,7 +190,7 @@ def from_server_info(info: dict[str, Any]) -> EffectiveSettings:
 
 
 def omission_rule(settings: EffectiveSettings) -> tuple[bool, str]:
-    """Whether an omitted cached-token count means zero, and why. Three things must be verified first."""
+    """Return whether an omitted cached-token count means zero, and why. Three things must be verified first."""
     if not settings.version or not re.match(r"0\.5\.\d", settings.version):
         return False, f"SGLang {settings.version or '(version unknown)'}: not known to omit zero; omission is unknown"
     if settings.cache_report is not True:

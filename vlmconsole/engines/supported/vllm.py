@@ -66,7 +66,9 @@ class VLLM(Engine):
         return flag.partition(".")[0].replace("_", "-")
 
     async def readback(self, client: httpx.AsyncClient, profile: ServerProfile) -> EffectiveSettings:
-        """What a plain vLLM tells: version, models, context. Its start-up flags are not served without its dev mode."""
+        """Return what a plain vLLM tells: version, models, context. Its start-up flags are not served without its dev
+        mode.
+        """
         models = model_ids(await get_json(client, profile, "/v1/models"))
         try:
             version = text((await get_json(client, profile, "/version")).get("version"))

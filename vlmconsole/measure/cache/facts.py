@@ -27,7 +27,7 @@ def block_size(server: MeasuredServer) -> int | None:
 
 
 def cached_counter(server: MeasuredServer) -> int | None:
-    """The server's count of all prompt tokens that ever came from its prefix cache; None where it has none."""
+    """Return the server's count of all prompt tokens that ever came from its prefix cache; None where it has none."""
     table = find_engine(server.profile.engine).metrics
     try:
         value = table.read(_get(server, table.path)).counters.get("cached_tokens") if table is not None else None

@@ -78,7 +78,7 @@ class CacheVerdict:
 
 
 def cached_count(reported: int | None, settings: EffectiveSettings, counted: int | None = None) -> Count:
-    """How many prompt tokens of a request came from the cache.
+    """Return how many prompt tokens of a request came from the cache.
 
     reported: of its usage. counted: by how much the server's counter grew meanwhile. Null is not zero, unless
     version, cache report and radix switch were verified (`EffectiveSettings.omitted_cached_is_zero`).
@@ -95,7 +95,7 @@ def cached_count(reported: int | None, settings: EffectiveSettings, counted: int
 def of_usage(
     usage: Usage, settings: EffectiveSettings, ttft_s: float | None, counted: int | None = None
 ) -> ProbeRequest:
-    """A request as a stream's usage tells of it."""
+    """Return a request as a stream's usage tells of it."""
     return ProbeRequest(
         ttft_s, usage.prompt_tokens, cached_count(usage.cached_tokens, settings, counted), None, usage.raw
     )
@@ -109,7 +109,7 @@ def judge(
     control_cache: bool | None = None,
     least_pairs: int = LEAST_PAIRS,
 ) -> CacheVerdict:
-    """The verdict over the pairs with the cache on and those of the control with the cache off.
+    """Return the verdict over the pairs with the cache on and those of the control with the cache off.
 
     block: tokens that the cache shares at least, None when unknown. control_cache: the control's
     cache switch as its server said (None: it does not say).

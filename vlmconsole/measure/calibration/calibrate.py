@@ -144,7 +144,9 @@ def _judge(
 
 
 def read_calibration(path: Path | None, concurrency: int) -> str | None:
-    """One sentence for the conditions of a result measured at `concurrency`; None when there is no calibration."""
+    """Return one sentence for the conditions of a result measured at `concurrency`; None when there is no
+    calibration.
+    """
     try:
         stored = read_json(path) if path is not None else None
         if stored is None:

@@ -55,7 +55,7 @@ class DeviceCalibration:
 
 
 def read_device(path: Path, device: str = CPU) -> DevicePeak | None:
-    """What was measured of a device of this very machine; None where nothing was, or on other hardware."""
+    """Return what was measured of a device of this very machine; None where nothing was, or on other hardware."""
     try:
         stored = read_json(path)
     except UnreadableError:

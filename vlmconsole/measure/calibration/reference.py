@@ -342,11 +342,13 @@ class Reference:
         return f"{self.base_url}/chat/completions"
 
     def fault_url(self, fault: str) -> str:
-        """The base URL under which every request ends in `fault` (one of FAULTS)."""
+        """Return the base URL under which every request ends in `fault` (one of FAULTS)."""
         return f"http://127.0.0.1:{self.port}/fault/{fault}/v1"
 
     def truth(self) -> list[dict[str, Any]]:
-        """The log so far, one entry a request: id, received, admitted, role, first, last, done (ns, monotonic)."""
+        """Return the log so far, one entry a request: id, received, admitted, role, first, last, done (ns,
+        monotonic).
+        """
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/truth", timeout=30) as answer:
             requests: list[dict[str, Any]] = json.load(answer)["requests"]
         return requests

@@ -11,7 +11,7 @@ from vlmconsole.text.numbers import number
 
 
 def request_times(rows: Iterable[dict[str, Any]]) -> list[RequestTimes]:
-    """The measured requests of these rows of requests.jsonl; one that failed or was never sent is a failed one.
+    """Return the measured requests of these rows of requests.jsonl; one that failed or was never sent is a failed one.
 
     Those that were set aside, as their output was not the wanted one, are left out.
     """

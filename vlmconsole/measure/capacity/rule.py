@@ -57,7 +57,7 @@ class CapacityRule(BaseModel):
     confirmations: int = Field(3, ge=1, le=10, description="confirmations tried at most, each at a lower load")
 
     def error_after(self, n: int) -> float:
-        """The share of `error` that the look after `n` requests may spend, on each side of its interval."""
+        """Return the share of `error` that the look after `n` requests may spend, on each side of its interval."""
         left = max(0, math.ceil(math.log2(self.most / max(n, self.first)) - 1e-9))
         return float(self.error / 2 ** (left + 1))
 
@@ -95,7 +95,7 @@ class Look:
     verdict: str
 
     def to_json(self) -> dict[str, Any]:
-        """The limit that decides is the one that is furthest up, as a multiple of what it allows."""
+        """Return the limit that decides is the one that is furthest up, as a multiple of what it allows."""
         worst = max(self.shares, key=lambda share: share.high / share.limit.allowed)
         return {
             "n": self.n,
@@ -130,7 +130,7 @@ def look(passes: Sequence[Pass], slo: Slo, rule: CapacityRule, concurrency: int 
 
 
 def counted(requests: Pass, concurrency: int | None) -> list[RequestTimes]:
-    """The requests of a pass after its warm-in, in the order of sending."""
+    """Return the requests of a pass after its warm-in, in the order of sending."""
     ordered = sorted(requests, key=lambda request: request.sent)
     full = full_from(ordered, concurrency)
     if full is None:
@@ -139,7 +139,7 @@ def counted(requests: Pass, concurrency: int | None) -> list[RequestTimes]:
 
 
 def drifts(window: Pass) -> bool:
-    """Whether the times of a window still had a trend."""
+    """Return whether the times of a window still had a trend."""
     values = [value for r in window if (value := r.e2e if r.ttft is None else r.ttft) is not None]
     return abs(trend(values)) >= TREND
 

@@ -56,7 +56,7 @@ class LoadRange:
     whole: bool = False
 
     def between(self, low: Load, high: Load, resolution: float) -> Load | None:
-        """The next load to try between one that holds and one that does not; None: they are close enough.
+        """Return the next load to try between one that holds and one that does not; None: they are close enough.
 
         That is half of the resolution: a load right at the capacity may stay undecided, and the next below it holds.
         """
@@ -73,7 +73,7 @@ class LoadRange:
         return math.floor(lower) if self.whole else lower
 
     def steps(self, low: Load, high: Load, resolution: float) -> int:
-        """How many loads a fixed grid of this resolution has from `low` to `high`, both among them."""
+        """Return how many loads a fixed grid of this resolution has from `low` to `high`, both among them."""
         if high <= low:
             return 1
         if not self.whole:

@@ -68,12 +68,12 @@ class CapacitySettings(BenchSettings):
         return self.least or least, self.most or most
 
     def loads(self, start: float) -> LoadRange:
-        """Where loads are looked for, from `start` on."""
+        """Return where loads are looked for, from `start` on."""
         low, high = self.ends
         return LoadRange(min(high, max(low, start)), low, high, self.find != "rate")
 
     def probe(self, load: float, requests: int, seed: int) -> BenchSettings:
-        """The settings of one pass under `load`."""
+        """Return the settings of one pass under `load`."""
         base = self.model_dump(include=set(BenchSettings.model_fields) - {"requests", "seed", "concurrency", "rate"})
         own: dict[str, Any] = {"rate": load} if self.find == "rate" else {"concurrency": round(load)}
         if self.find == "rate" and self.arrivals == "closed":

@@ -25,7 +25,7 @@ Address = tuple[socket.AddressFamily, tuple[object, ...]]
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """The addresses of `host`, looked up once for the whole cell. Raises OSError (socket.gaierror)."""
+    """Return the addresses of `host`, looked up once for the whole cell. Raises OSError (socket.gaierror)."""
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(family, where) for family, _, _, _, where in addresses]
 
@@ -83,11 +83,13 @@ class Connection:
         return self.sock.sendmsg(self._out[:_MAX_PARTS])
 
     def read(self) -> Read:
-        """What has arrived (b"" at the end of the stream) and its ancillary data; BlockingIOError: nothing has."""
+        """Return what has arrived (b"" at the end of the stream) and its ancillary data; BlockingIOError: nothing
+        has.
+        """
         return self.sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
 
     def more(self) -> bool:
-        """Whether bytes wait above the socket, where readiness of the socket does not show them."""
+        """Return whether bytes wait above the socket, where readiness of the socket does not show them."""
         return False
 
     def close(self) -> None:
@@ -135,7 +137,7 @@ class TlsConnection(Connection):
 
 
 def tls_context() -> ssl.SSLContext:
-    """The platform's trust store (`SSL_CERT_FILE` adds a private one); HTTP/1.1 only, always verified."""
+    """Return the platform's trust store (`SSL_CERT_FILE` adds a private one); HTTP/1.1 only, always verified."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -137,7 +137,7 @@ class Framing:
         return response.whole
 
     def whole_when_closed(self) -> bool:
-        """Whether the server's closing the connection is a proper end of this response."""
+        """Return whether the server's closing the connection is a proper end of this response."""
         return self._response.mode is Mode.UNTIL_CLOSE
 
     def release(self) -> None:

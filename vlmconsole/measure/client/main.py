@@ -30,7 +30,7 @@ FILES_BESIDE = 64  # descriptors needed for anything but connections
 
 
 def run_queue_wait_s() -> float | None:
-    """How long this process was ready to run but had no processor, seconds so far (Linux, else None)."""
+    """Return how long this process was ready to run but had no processor, seconds so far (Linux, else None)."""
     try:
         return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

@@ -90,7 +90,7 @@ class _Watcher(threading.Thread):
                 return
 
     def finish(self) -> dict[str, list[float]]:
-        """What was seen; nothing more is asked for."""
+        """Return what was seen; nothing more is asked for."""
         self._over.set()
         if self.ident is not None:
             self.join(WATCH_GRACE_S)

@@ -146,7 +146,9 @@ def _shown(raw: Raw, body: _Body) -> str:
 
 
 def to_row(request: Measured, *, counted: bool, aside: str | None = None) -> dict[str, Any]:
-    """The line of requests.jsonl. Stamps are seconds after the phase's start, durations seconds, both to 1 µs."""
+    """Return the line of requests.jsonl. Stamps are seconds after the phase's start, durations seconds, both to 1
+    µs.
+    """
     raw, result, stamps, zero = request.raw, request.result, request.result.stamps, request.raw.zero
     start = zero / 1e9
 
@@ -209,7 +211,7 @@ def from_scheduled(request: Measured) -> float | None:
 
 
 def not_sent_row(index: int, phase: str, why: str) -> dict[str, Any]:
-    """The line of a request that was planned and never sent, so that none is missing from the books."""
+    """Return the line of a request that was planned and never sent, so that none is missing from the books."""
     return {"index": index, "phase": phase, "counted": False, "failure": {"kind": NOT_SENT, "detail": why}}
 
 

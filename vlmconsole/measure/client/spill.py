@@ -86,7 +86,7 @@ class SpillReader:
         self._parts: dict[int, list[tuple[int, int]]] = {}  # request → (offset, bytes) of its parts
 
     def read(self) -> Iterator[Raw]:
-        """The next records, in the order in which the requests ended. Stopping early loses none."""
+        """Yield the next records, in the order in which the requests ended. Stopping early loses none."""
         try:
             file = self._path.open("rb")
         except FileNotFoundError:

@@ -36,7 +36,7 @@ def ask_kernel_stamps(sock: socket.socket) -> bool:
 
 
 def kernel_wall_ns(ancillary: Ancillary) -> int | None:
-    """The wall time (ns) at which the kernel received the newest byte of a read, or None when it did not say.
+    """Return the wall time (ns) at which the kernel received the newest byte of a read, or None when it did not say.
 
     One read may hold several packets; the kernel then reports the last one, so lag taken from it is
     a lower bound for the earlier bytes of that read.

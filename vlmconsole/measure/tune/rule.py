@@ -52,7 +52,7 @@ class MeasuredCell:
 
     @staticmethod
     def of(entry: dict[str, Any]) -> MeasuredCell:
-        """A cell as it stands in cells.jsonl."""
+        """Return a cell as it stands in cells.jsonl."""
         summary = entry.get("summary") or {}
         return MeasuredCell(
             name=entry["name"],
@@ -71,7 +71,7 @@ class MeasuredCell:
         )
 
     def memory(self, rule: TuneRule) -> float | None:
-        """What decides between close cells: sampled peak in bytes, or the parameter's value."""
+        """Return what decides between close cells: sampled peak in bytes, or the parameter's value."""
         if rule.memory == SAMPLED:
             return self.peak_bytes
         value = self.values[rule.memory]
@@ -92,7 +92,7 @@ class TuneChoice:
 
 
 def fault(cell: MeasuredCell, rule: TuneRule) -> str:
-    """Why a cell cannot be used, "" when it can."""
+    """Return why a cell cannot be used, "" when it can."""
     want = rule.consistent
     if cell.state == "failed":
         return f"failed: {cell.why}"
@@ -166,7 +166,7 @@ def choose(cells: Sequence[MeasuredCell], rule: TuneRule, baseline: str) -> Tune
 
 
 def confirm(chosen: MeasuredCell, base: MeasuredCell, rule: TuneRule) -> tuple[bool, tuple[str, ...]]:
-    """Whether fresh starts bear the choice out, and in words what was compared (see `CONFIRMED`)."""
+    """Return whether fresh starts bear the choice out, and in words what was compared (see `CONFIRMED`)."""
     reasons: list[str] = []
     good = True
     for cell, role in ((chosen, "chosen"), (base, "baseline")):
@@ -187,7 +187,7 @@ def confirm(chosen: MeasuredCell, base: MeasuredCell, rule: TuneRule) -> tuple[b
 
 
 def change(chosen: MeasuredCell, base: MeasuredCell) -> dict[str, float | None]:
-    """The chosen against the baseline on fresh starts: shares (−0.1 is ten percent less) and bytes."""
+    """Return the chosen against the baseline on fresh starts: shares (−0.1 is ten percent less) and bytes."""
 
     def share(value: float | None, other: float | None) -> float | None:
         return value / other - 1 if value is not None and other else None
@@ -201,7 +201,7 @@ def change(chosen: MeasuredCell, base: MeasuredCell) -> dict[str, float | None]:
 
 
 def size_text(amount: float, rule: TuneRule) -> str:
-    """A memory in the unit that it has: MiB for a sampled peak, the plain number for a parameter."""
+    """Return a memory in the unit that it has: MiB for a sampled peak, the plain number for a parameter."""
     return f"{figure(amount / MIB)} MiB" if rule.memory == SAMPLED else decimal(amount)
 
 

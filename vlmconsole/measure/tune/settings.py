@@ -105,24 +105,26 @@ class TuneSettings(BaseModel):
         return self
 
     def bench(self) -> BenchSettings:
-        """The same load as settings of one measurement; answers of another length are set aside."""
+        """Return the same load as settings of one measurement; answers of another length are set aside."""
         shared = set(BenchSettings.model_fields) & set(TuneSettings.model_fields)
         return BenchSettings.model_validate({**self.model_dump(include=shared), "equal_work": True})
 
     def expand(self) -> list[TuneCell]:
-        """Every cell in the order of measuring: the last parameter changes fastest."""
+        """Return every cell in the order of measuring: the last parameter changes fastest."""
         crossed = itertools.product(*self.grid.values())
         return [TuneCell.of(dict(zip(self.grid, values, strict=True))) for values in crossed]
 
     def baseline(self) -> TuneCell:
-        """The grid's cell that the rule names. Raises ValueError when it is none of them."""
+        """Return the grid's cell that the rule names. Raises ValueError when it is none of them."""
         for cell in self.expand():
             if all(_same(cell.values[key], self.rule.baseline[key]) for key in self.grid):
                 return cell
         raise ValueError(f"rule.baseline {self.rule.baseline} is no cell of the grid")
 
     def profile(self, cell: TuneCell, profile: ServerProfile) -> ServerProfile:
-        """The profile that this cell is measured with. Raises ProfileError for a server that is not launched here."""
+        """Return the profile that this cell is measured with. Raises ProfileError for a server that is not launched
+        here.
+        """
         if self.running_limit is not None:
             profile = with_running_limit(profile, self.running_limit)
         if profile.prefix_cache != self.prefix_cache:
@@ -130,7 +132,7 @@ class TuneSettings(BaseModel):
         return with_parameters(profile, cell.values)
 
     def plan(self) -> dict[str, Any]:
-        """What is frozen before the first cell: the rule, every cell in its order, and the load."""
+        """Return what is frozen before the first cell: the rule, every cell in its order, and the load."""
         return {
             "rule": self.rule.model_dump(mode="json"),
             "cells": [{"name": cell.name, **cell.values} for cell in self.expand()],
@@ -158,7 +160,9 @@ class TuneCell:
 
 
 def with_parameters(profile: ServerProfile, values: dict[str, Value]) -> ServerProfile:
-    """The profile with launch parameters set: true is the flag alone, false leaves it out. Raises ProfileError."""
+    """Return the profile with launch parameters set: true is the flag alone, false leaves it out. Raises
+    ProfileError.
+    """
     for key, value in values.items():
         flag = f"--{key.replace('_', '-')}"
         limit = find_engine(profile.engine).limit_flag

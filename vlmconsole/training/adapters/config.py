@@ -61,11 +61,11 @@ class LoraSettings:
         return not (self.rslora or self.rank_pattern or self.alpha_pattern)
 
     def rank_of(self, module: str) -> int:
-        """The rank of one module's matrices."""
+        """Return the rank of one module's matrices."""
         return int(self.rank_pattern.get(_matching(self.rank_pattern, module), self.rank))
 
     def scale_of(self, module: str) -> float:
-        """What the product of one module's matrices is multiplied by."""
+        """Return what the product of one module's matrices is multiplied by."""
         alpha = self.alpha_pattern.get(_matching(self.alpha_pattern, module), self.alpha)
         rank = self.rank_of(module)
         return alpha / (math.sqrt(rank) if self.rslora else rank)
@@ -106,7 +106,9 @@ def _layer(module: str, patterns: tuple[str, ...]) -> int | None:
 
 
 def lora_settings(config: Mapping[str, Any], file: Path) -> LoraSettings:
-    """The settings in a parsed `file`. Raises AdapterError that names every key and value that is not understood."""
+    """Return the settings in a parsed `file`. Raises AdapterError that names every key and value that is not
+    understood.
+    """
     kind = config.get("peft_type")
     if kind != "LORA":
         raise AdapterError(

@@ -67,7 +67,7 @@ def convert_to_mlx(adapter: Adapter, out: Path, base: Path | None = None) -> Pat
 
 
 def uniform(changes: Mapping[str, Product]) -> tuple[int, float, dict[str, Product]]:
-    """The same changes with one rank and one scale, which is all that servers know: (rank, scale, changes).
+    """Return the same changes with one rank and one scale, which is all that servers know: (rank, scale, changes).
 
     Where they have that already, the numbers stay bit by bit. Else smaller ranks are filled up with zeros, and the
     quotient of the scales goes into B, in float32 (an error of half a unit in the last place).
@@ -141,7 +141,8 @@ def merge(base: Path, adapter: Adapter, out: Path, label: str = "") -> Path:
 
 
 def served_by_mlx(adapter: Adapter, cache: Path, base: Path | None = None) -> Path:
-    """The folder that mlx-vlm can load: its MLX form, or a copy of one that is in it, made once and kept in `cache`.
+    """Return the folder that mlx-vlm can load: its MLX form, or a copy of one that is in it, made once and kept in
+    `cache`.
 
     The kept form is named by `Adapter.identity`, so a changed adapter is converted again, also where only its
     configuration changed; a server goes by the folder's name and would answer with what it has loaded. Raises
@@ -173,7 +174,8 @@ def _copied(adapter: Adapter, out: Path, base: Path | None) -> Path:
 
 
 def served_by_sglang(adapter: Adapter, cache: Path, base: Path | None = None) -> Path:
-    """The folder that SGLang can load: the adapter's own, or a copy as a plain LoRA that names its layers in a list.
+    """Return the folder that SGLang can load: the adapter's own, or a copy as a plain LoRA that names its layers in a
+    list.
 
     Ours are chosen by a pattern, since a list would reach the vision tower too; SGLang takes no pattern, and reads
     the layers off the weights. It knows one rank and one scale, too. Kept in `cache` by `Adapter.identity`. Raises

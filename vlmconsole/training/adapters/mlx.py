@@ -31,8 +31,8 @@ _INNER: dict[str, Callable[[Any], bool]] = {
 def check_mlx(
     name: str, config: Mapping[str, Any], file: Path, header: Mapping[str, Tensor], base: Path | None = None
 ) -> tuple[int, float]:
-    """Its rank and scale. Every key is understood, every key of `keys` has both its matrices, of its rank, and no other
-    tensor is there.
+    """Return its rank and scale. Every key is understood, every key of `keys` has both its matrices, of its rank, and
+    no other tensor is there.
 
     mlx-vlm loads the tensors by name and leaves out, silently, what it does not know. Raises AdapterError.
     """

@@ -31,7 +31,9 @@ class Names:
 
 
 def names_for(text: str, known: Sequence[str], places: Places) -> Names:
-    """The names among `known` (own ones, then the runs', newest first) that `text` means: one where it is clear."""
+    """Return the names among `known` (own ones, then the runs', newest first) that `text` means: one where it is
+    clear.
+    """
     match = _PART.fullmatch(text)
     wanted, part = (match[1], match[2]) if match else (text, "")
     exact = [name for name in known if name in (text, f"{wanted}/{part or CHOSEN}")]

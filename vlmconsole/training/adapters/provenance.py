@@ -60,7 +60,8 @@ class Provenance:
 
 
 def other_prompt(origin: Provenance | None, prompt_sha256: str) -> str:
-    """What is to be said where an adapter is asked in another prompt form than it was trained on; "" where it is not.
+    """Return what is to be said where an adapter is asked in another prompt form than it was trained on; "" where it
+    is not.
 
     A foreign adapter says nothing of it.
     """
@@ -104,7 +105,9 @@ def write_provenance(adapter: Path, origin: Provenance) -> Path:
 
 
 def read_provenance(adapter: Path) -> Provenance | None:
-    """The adapter's origin; None for a foreign adapter, which says nothing. Raises ProvenanceError for a bad file."""
+    """Return the adapter's origin; None for a foreign adapter, which says nothing. Raises ProvenanceError for a bad
+    file.
+    """
     path = adapter / FILE
     try:
         value = read_json(path)

@@ -89,7 +89,7 @@ class Change:
 
 
 def changes(before: Path, after: Path) -> list[Change]:
-    """Each tensor's change between two PEFT folders of the same shape, in float64. Raises KeyError otherwise."""
+    """Return each tensor's change between two PEFT folders of the same shape, in float64. Raises KeyError otherwise."""
     old, new = (read_arrays(folder / FILES["peft"]) for folder in (before, after))
     if old.keys() != new.keys():
         raise KeyError(f"{before} and {after} hold other tensors")
@@ -106,5 +106,5 @@ def changes(before: Path, after: Path) -> list[Change]:
 
 
 def moved(tensors: Sequence[Change]) -> float:
-    """The Euclidean length of the whole change."""
+    """Return the Euclidean length of the whole change."""
     return math.sqrt(sum(tensor.moved**2 for tensor in tensors))

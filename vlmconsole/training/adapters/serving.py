@@ -33,7 +33,7 @@ def select(
     other_base: bool = False,
     find: Callable[[], Adapter] | None = None,
 ) -> SelectedAdapter | None:
-    """The adapter `name` for the server of `profile` (None for the bare base), checked and, for MLX, converted.
+    """Return the adapter `name` for the server of `profile` (None for the bare base), checked and, for MLX, converted.
 
     precision: of the base as the server reads it back. `find`: for one who has looked the name up. A server on another
     machine, or one whose adapters this lab does not know, is asked for `name` as it stands, and the conditions say that
@@ -60,7 +60,9 @@ def select(
 
 
 def lab_adapters_only(profile: ServerProfile) -> bool:
-    """Whether its server takes only adapters of this lab: it loads folders of this machine, and none by a name."""
+    """Return whether its server takes only adapters of this lab: it loads folders of this machine, and none by a
+    name.
+    """
     here = profile.route == "loopback" or not (profile.base_url or profile.ssh_host)
     return here and find_engine(profile.engine).adapter_rule == "by folder"
 

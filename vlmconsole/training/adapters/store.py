@@ -91,7 +91,7 @@ class Adapter:
 
 
 def open_adapter(path: Path, name: str = "") -> Adapter:
-    """The adapter in a folder. Raises AdapterError when it holds none, or a bad provenance file."""
+    """Return the adapter in a folder. Raises AdapterError when it holds none, or a bad provenance file."""
     config = _config(path)
     for kind, file in FILES.items():
         if (path / file).is_file():
@@ -136,7 +136,9 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def list_adapters(places: Places, problems: list[str] | None = None) -> list[Adapter]:
-    """Every adapter of the lab: its own folder first, then the runs', newest first. Bad ones go into `problems`."""
+    """Return every adapter of the lab: its own folder first, then the runs', newest first. Bad ones go into
+    `problems`.
+    """
     folders = [(path.name, path) for path in _inside(places.adapters)]
     for run in list_runs(places.runs):
         inner = [path for path in _inside(run.path) if path.name == "adapter" or path.name.startswith("epoch-")]
@@ -159,7 +161,9 @@ def _at(path: Path) -> Path | None:
 
 
 def exact_adapter(places: Places, name: str) -> Path | None:
-    """The folder of the adapter that `list_adapters` calls `name`; None where there is none of exactly that name."""
+    """Return the folder of the adapter that `list_adapters` calls `name`; None where there is none of exactly that
+    name.
+    """
     run, _, inner = name.partition("/")
     if not run or Path(run).name != run or Path(inner).name != inner or run.startswith("."):
         return None
@@ -174,7 +178,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def find_adapter(places: Places, name: str | Path) -> Adapter:
-    """The adapter at a path, called `name`, of a run, or of a preset's newest finished run (`names_for`).
+    """Return the adapter at a path, called `name`, of a run, or of a preset's newest finished run (`names_for`).
 
     Raises AdapterError, naming what there is, and SeveralAdaptersError.
     """
@@ -229,7 +233,7 @@ def _check_origin(adapter: Adapter, rank: int, alpha: float) -> None:
 
 
 def products(adapter: Adapter) -> dict[str, Product]:
-    """Every layer's change, by its name from `layers.` on. Call `check_whole` first. Raises WeightsError."""
+    """Return every layer's change, by its name from `layers.` on. Call `check_whole` first. Raises WeightsError."""
     settings, arrays = adapter.settings, read_arrays(adapter.weights)
     return {
         layer.module: Product(settings.scale_of(layer.name), arrays[layer.a], arrays[layer.b])
@@ -257,7 +261,7 @@ def check_understood(adapter: Adapter, base: Path | None = None) -> None:
 
 
 def refused(adapter: Adapter) -> str:
-    """Why an adapter cannot be used, "" when it can as far as can be seen without its base and its numbers."""
+    """Return why an adapter cannot be used, "" when it can as far as can be seen without its base and its numbers."""
     try:
         check_understood(adapter)
     except AdapterError as error:
@@ -283,7 +287,7 @@ def _remembered(folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> str:
 
 
 def check_fits(adapter: Adapter, base: Path, precision: str | None, override: bool = False) -> str:
-    """Whether the adapter belongs to the weights in `base` at `precision`: "" when it does.
+    """Return whether the adapter belongs to the weights in `base` at `precision`: "" when it does.
 
     Otherwise AdapterError, or with `override` the label that everything made with it must carry. A wrong shape cannot
     be overridden. precision: as transformers names it ("float32", "bfloat16"); None: not known, so not compared.
@@ -313,7 +317,8 @@ def check_fits(adapter: Adapter, base: Path, precision: str | None, override: bo
 
 
 def load_peft(loaded: Loaded, folder: Path, *, trainable: bool = False) -> Any:
-    """The model with the adapter of `folder` in it, in float32; `loaded.model` itself answers with it from then on.
+    """Return the model with the adapter of `folder` in it, in float32; `loaded.model` itself answers with it from then
+    on.
 
     Undo with `unload(...)` of the returned model. Raises AdapterError for a damaged or misfitting adapter, and when
     one is in the model already.

@@ -50,12 +50,14 @@ class Product:
     b: tuple[str, NDArray[np.generic]]
 
     def change(self) -> NDArray[np.float32]:
-        """The numbers that are added to the layer's weights, (out, in)."""
+        """Return the numbers that are added to the layer's weights, (out, in)."""
         return np.float32(self.scale) * (as_float(*self.b) @ as_float(*self.a))
 
 
 def lora_layers(file: Path, header: Mapping[str, Tensor]) -> list[Layer]:
-    """The layers that a file's tensors adapt. Raises AdapterError for a tensor that is no language-side LoRA's."""
+    """Return the layers that a file's tensors adapt. Raises AdapterError for a tensor that is no language-side
+    LoRA's.
+    """
     halves = paired(file, header, _TENSOR, _why)
     return [Layer(module, both["A"], both["B"]) for module, both in sorted(halves.items())]
 
@@ -171,7 +173,7 @@ def check_numbers(name: str, file: Path) -> None:
 
 
 def base_modules(base: Path) -> dict[str, tuple[int, ...]]:
-    """The weighted modules of a model folder as transformers names them, each with its weight's shape.
+    """Return the weighted modules of a model folder as transformers names them, each with its weight's shape.
 
     MLX packs quantised numbers into words of 32 bits; the shape is the one that they stand for.
     """
@@ -205,7 +207,9 @@ def _bits(base: Path, tensor: str) -> int:
 
 
 def module_of(tensor: str) -> str:
-    """The module of a base's tensor, as transformers names it today; files hold older names (`model.layers.…`)."""
+    """Return the module of a base's tensor, as transformers names it today; files hold older names
+    (`model.layers.…`).
+    """
     module = tensor.removesuffix(".weight")
     eyes = re.fullmatch(r"(?:model\.)?(?:visual|vision_tower)\.(.+)", module)
     if eyes is not None:

@@ -35,7 +35,7 @@ class Verl:
 
 
 def installed() -> Verl:
-    """The verl that this interpreter would import, found without importing it. Raises VerlError."""
+    """Return the verl that this interpreter would import, found without importing it. Raises VerlError."""
     spec = util.find_spec("verl")
     places = list(spec.submodule_search_locations or []) if spec else []
     if not places:
@@ -52,7 +52,9 @@ def installed() -> Verl:
 
 
 def check(overrides: list[str], verl: Verl) -> dict[str, Any]:
-    """The whole configuration as verl would see it. Raises VerlError naming what is wrong, all dead keys at once."""
+    """Return the whole configuration as verl would see it. Raises VerlError naming what is wrong, all dead keys at
+    once.
+    """
     for item in overrides:
         if not _PLAIN.match(item) and not _OPEN.match(item):
             raise VerlError(
@@ -83,7 +85,7 @@ def _key(item: str) -> str:
 
 
 def dead_keys(keys: Iterable[str], folder: Path) -> list[str]:
-    """The keys whose last name no Python file of verl uses: the files that declare it are not enough."""
+    """Return the keys whose last name no Python file of verl uses: the files that declare it are not enough."""
     wanted = {key: key.rpartition(".")[2] for key in keys}
     missing = set(wanted.values())
     for path in folder.rglob("*.py"):

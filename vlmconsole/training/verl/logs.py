@@ -44,14 +44,14 @@ class Printed:
     values: dict[str, float] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
-        """The figures under this project's names; what verl did not print is left out."""
+        """Return the figures under this project's names; what verl did not print is left out."""
         return {
             "step": self.step,
             **{ours: self.values[theirs] for theirs, ours in KEYS.items() if theirs in self.values},
         }
 
     def not_numbers(self) -> list[str]:
-        """The loss and gradient metrics that are NaN or infinite: the run is lost then."""
+        """Return the loss and gradient metrics that are NaN or infinite: the run is lost then."""
         return [key for key in ("actor/pg_loss", "actor/grad_norm") if not math.isfinite(self.values.get(key, 0.0))]
 
 
@@ -70,7 +70,7 @@ class Sampled:
 
 
 def read_line(line: str) -> Printed | None:
-    """A step line of verl's console, with Ray's prefix and colours or without; None for every other line."""
+    """Return a step line of verl's console, with Ray's prefix and colours or without; None for every other line."""
     text = _ESCAPES.sub("", line).strip()
     match = _STEP.search(text)
     if match is None:
@@ -85,12 +85,12 @@ def read_line(line: str) -> Printed | None:
 
 
 def out_of_memory(line: str) -> bool:
-    """Whether a line tells that the GPU's memory did not suffice."""
+    """Return whether a line tells that the GPU's memory did not suffice."""
     return _MEMORY.search(line) is not None
 
 
 def read_rollouts(data: bytes) -> tuple[list[Sampled], int]:
-    """The answers of a rollout file, and how many lines were torn or not in its shape."""
+    """Return the answers of a rollout file, and how many lines were torn or not in its shape."""
     rollouts: list[Sampled] = []
     bad = 0
     for raw in data.split(b"\n"):

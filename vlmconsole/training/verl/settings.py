@@ -17,7 +17,9 @@ _PROGRAM = re.compile(
 
 
 def names_program(item: str) -> bool:
-    """Whether a key=value for verl has it run or import something: what a preset, which is data, may not choose."""
+    """Return whether a key=value for verl has it run or import something: what a preset, which is data, may not
+    choose.
+    """
     key, _, value = item.partition("=")
     return _PROGRAM.search(f"{key}=") is not None and value.strip().lower() not in ("false", "null", "none", "")
 
@@ -59,7 +61,7 @@ class VerlRun:
 
 
 def overrides(run: VerlRun) -> list[str]:
-    """The list of key=value for `main_ppo`, in Hydra's notation; `extra` comes last and wins."""
+    """Return the list of key=value for `main_ppo`, in Hydra's notation; `extra` comes last and wins."""
     actor = {
         "strategy": "fsdp2",
         "freeze_vision_tower": True,
@@ -135,7 +137,9 @@ def overrides(run: VerlRun) -> list[str]:
 
 
 def train_command(python: str, given: list[str]) -> list[str]:
-    """The trainer as an argument list; no shell ever sees it. `-P` keeps the current folder off the import path."""
+    """Return the trainer as an argument list; no shell ever sees it. `-P` keeps the current folder off the import
+    path.
+    """
     return [python, "-P", "-m", "verl.trainer.main_ppo", *given]
 
 
