@@ -85,11 +85,12 @@ def named_column(row: Row, names: Iterable[str], chosen: str = "") -> str | None
     """The column that holds a value: the `chosen` one, else the first of `names`, in any case."""
     if chosen:
         return chosen if held(row.get(chosen)) else None
-    plain = {_plain(column): column for column, value in reversed(list(row.items())) if held(value)}
+    plain = {plain_column(column): column for column, value in reversed(list(row.items())) if held(value)}
     return next((plain[name] for name in names if name in plain), None)
 
 
-def _plain(column: object) -> str:
+def plain_column(column: object) -> str:
+    """A column's name as it is compared: small letters, `_` between words."""
     return str(column).strip().casefold().replace(" ", "_").replace("-", "_")
 
 
@@ -155,8 +156,8 @@ def row_group(row: Row, columns: ColumnNames) -> tuple[str, str | None]:
 def row_images(row: Row, columns: ColumnNames) -> tuple[tuple[Any, ...], str | None]:
     """(image references, their column), none without one. Raises DataError for a video or a sound by its name."""
     for name, cell in row.items():
-        if _plain(name) in _UNSEEN and held(cell):
-            raise DataError(f"it holds {_plain(name)}, and only images can be sent", code="media-unsupported")
+        if plain_column(name) in _UNSEEN and held(cell):
+            raise DataError(f"it holds {plain_column(name)}, and only images can be sent", code="media-unsupported")
     column = named_column(row, IMAGES, columns.image)
     if column is None:
         return (), None

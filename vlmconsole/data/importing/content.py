@@ -46,9 +46,10 @@ class ImportContent:
         self.sha256 = hashlib.sha256(
             canonical_json([survey.images_sha256, *(source["sha256"] for source in self.sources)])
         ).hexdigest()
-        self.recipe_sha256 = hashlib.sha256(
-            canonical_json({"content": self.sha256, "format": form.name, **settings.deciding, "scorer": survey.scorer})
-        ).hexdigest()
+        recipe = {"content": self.sha256, "format": form.name, **settings.deciding, "scorer": survey.scorer}
+        if survey.split_column and set(self.splits.values()) != {"train"}:  # all in train is what it was without it
+            recipe["split_column"] = survey.split_column
+        self.recipe_sha256 = hashlib.sha256(canonical_json(recipe)).hexdigest()
 
     def decode(self, wanted: set[str]) -> Mapping[str, str]:
         """Give the images of those hashes their pixel hashes."""

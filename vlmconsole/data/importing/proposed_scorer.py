@@ -8,6 +8,7 @@ from typing import Any
 
 from vlmconsole.data.formats.raw_example import RawExample
 from vlmconsole.scoring.registry import find_scorer
+from vlmconsole.scoring.scorer import OptionsError
 
 _NUMBER = re.compile(r"\s*[-+−]?[$€£¥]?\s*\d[\d., ]*\s*(?:%|[$€£¥])?\s*")
 
@@ -57,8 +58,11 @@ class ScorerChoice:
         self._chosen = find_scorer(scorer) if scorer else None
         if self._chosen is not None:
             self._chosen.parse(self._options)  # a wrong option is told before a row is read
-        self._fitting = [] if scorer else list(_PROPOSED)
-        self._unfit: dict[int, str] = {}  # row → why the fallback cannot score it
+        self._fitting = [] if scorer else [entry for entry in _PROPOSED if _takes(entry[0], self._options)]
+        if not scorer and not self._fitting:
+            find_scorer(_FALLBACK).parse(self._options)
+        self._fallback = _FALLBACK if _takes(_FALLBACK, self._options) else ""
+        self._unfit: dict[int, str] = {}  # row → why the fallback cannot score it, the same text for many
         self._unanswered: dict[int, str] = {}
         self._answered = 0
 
@@ -73,18 +77,32 @@ class ScorerChoice:
         self._fitting = [
             (name, fits)
             for name, fits in self._fitting
-            if fits(raw) and not find_scorer(name).check(raw.truth, scorer_options(name, {}, raw))
+            if fits(raw) and not find_scorer(name).check(raw.truth, scorer_options(name, self._options, raw))
         ]
-        if not self._fitting and (reason := find_scorer(_FALLBACK).check(raw.truth)):
-            self._unfit[number] = f"{reason}, as no scorer fits all rows"
+        if self._fallback and (reason := find_scorer(self._fallback).check(raw.truth, self._options)):
+            self._unfit[number] = reason
         return ""
 
     def settle(self) -> tuple[str, dict[int, str]]:
-        """(scorer, number of each row that it cannot score → why); "" where no row has a truth."""
+        """(scorer, number of each row that it cannot score → why); "" where no row has a truth.
+
+        Raises OptionsError where no scorer that takes the options fits all rows.
+        """
         if not self._answered:
             return self._given, {}
-        name = self._given or (self._fitting[0][0] if self._fitting else _FALLBACK)
-        return name, {**self._unanswered, **(self._unfit if name == _FALLBACK and not self._given else {})}
+        if self._given or self._fitting:
+            return self._given or self._fitting[0][0], self._unanswered
+        find_scorer(_FALLBACK).parse(self._options)
+        unfit = {number: f"{reason}, as no scorer fits all rows" for number, reason in self._unfit.items()}
+        return _FALLBACK, {**self._unanswered, **unfit}
+
+
+def _takes(scorer: str, options: Mapping[str, Any]) -> bool:
+    try:
+        find_scorer(scorer).parse(options)
+    except OptionsError:
+        return False
+    return True
 
 
 def scorer_options(scorer: str, options: Mapping[str, Any], raw: RawExample) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from vlmconsole.data.importing.image_places import image_place
 from vlmconsole.data.importing.look_store import LookStore
 from vlmconsole.data.importing.proposed_scorer import ScorerChoice
 from vlmconsole.data.importing.settings import ImportSettings
+from vlmconsole.data.importing.split_column import SplitColumns
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.sources.source import Source
 from vlmconsole.data.sources.source_row import SourceRow
@@ -80,6 +81,7 @@ class Survey:
     by_file: Counter[Path] = field(default_factory=Counter)  # rows of each file
     answered: int = 0  # rows with a truth
     scorer: str = ""
+    split_column: str = ""  # the column that named the rows' splits
     texts: Any = field(default_factory=hashlib.sha256)  # hash of every usable row's id, split, turns and truth
 
     @property
@@ -134,17 +136,17 @@ def survey_source(
     survey = Survey()
     look = _ImageLook(survey.facts, looks)
     ids: dict[str, str] = {}
-    choice = ScorerChoice(settings.scorer, settings.options)
+    choice, columns = ScorerChoice(settings.scorer, settings.options), SplitColumns()
     waiting: deque[tuple[ReadRow, list[Future[str]]]] = deque()
     with ThreadPoolExecutor(WORKERS) as pool:
         try:
             for read in read_source(source, form, settings):
                 waiting.append((read, [pool.submit(look.sha256, place) for place in read.places]))
                 if len(waiting) > AHEAD:
-                    _take(survey, *waiting.popleft(), ids, choice, settings)
+                    _take(survey, *waiting.popleft(), ids, choice, columns)
                     on_progress(len(survey.rows) + len(survey.problems))
             while waiting:
-                _take(survey, *waiting.popleft(), ids, choice, settings)
+                _take(survey, *waiting.popleft(), ids, choice, columns)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -153,7 +155,19 @@ def survey_source(
         if row.number in unfit:
             survey.problems.append(RowProblem(row.where, row.id, unfit[row.number], "truth-unfit"))
     survey.rows = [row for row in survey.rows if row.number not in unfit]
+    _follow(survey, columns, settings)
     return survey
+
+
+def _follow(survey: Survey, columns: SplitColumns, settings: ImportSettings) -> None:
+    """Give the rows the splits that a column of theirs names, and say so or why not."""
+    named = any(row.split for row in survey.rows)
+    name, splits, notes = columns.settle([row.number for row in survey.rows], settings, named=named)
+    survey.notes.update(notes)
+    if name:
+        survey.split_column = name
+        survey.rows = [replace(row, split=splits[row.number]) for row in survey.rows]
+        survey.used[name] += survey.ignored.pop(name, 0)
 
 
 def pixel_hashes(
@@ -199,7 +213,7 @@ def _take(
     images: list[Future[str]],
     ids: dict[str, str],
     choice: ScorerChoice,
-    settings: ImportSettings,
+    columns: SplitColumns,
 ) -> None:
     """Add one row to the survey, or what is wrong with it."""
     raw = read.raw
@@ -223,6 +237,7 @@ def _take(
     survey.used.update(raw.used)
     survey.ignored.update(str(key) for key, value in read.row.value.items() if key not in raw.used and held(value))
     survey.notes.update(raw.notes)
+    columns.add(read.number, read.row.value, raw.used)
     turns = [[turn.role, turn.text] for turn in raw.turns]
     survey.texts.update(canonical_json([given, read.row.split, turns, raw.truth]))
     if read.row.file is not None:

@@ -22,3 +22,8 @@ def split_named(stem: str) -> str:
 def role_of(split: str) -> Role:
     """The role of a split by its name: `validation` is dev; train for a name that says nothing."""
     return _WORDS.get(split_named(split), "train")
+
+
+def whole_name_role(name: object) -> Role | None:
+    """The role of a split that is called exactly so (`Validation`: dev); None for every other value."""
+    return _WORDS.get(name.strip().casefold()) if isinstance(name, str) else None
