@@ -12,7 +12,8 @@ import psutil
 import pytest
 from refusals import refused
 
-from vlmconsole.scoring.python_scorer import PythonFileError, PythonScorer, python_scorer
+from vlmconsole.scoring.function_process import FunctionFailure
+from vlmconsole.scoring.python_scorer import PythonFileError, PythonScorer, python_scorer, score_of
 from vlmconsole.scoring.registry import UnknownScorerError, find_scorer, identity
 
 SOURCE = """
@@ -78,6 +79,19 @@ def test_what_a_function_does_wrong_fails_its_answer_alone(scorer: PythonScorer,
     score = scorer.judge(prediction, "a", {}, limit=1.0)
     assert (score.score, score.correct, score.valid) == (0.0, False, False) and reason in score.reason
     assert score.details["failed"] and scorer.score("a", "a").score == 0.5, "the next answer is scored again"
+
+
+@pytest.mark.parametrize("key", ["correct", "valid"])
+@pytest.mark.parametrize("value", ["no", "false", "", None, 2, 0.5, [], float("nan"), 10**400])
+def test_a_truth_value_in_another_form_fails_its_answer(key: str, value: Any) -> None:
+    with pytest.raises(FunctionFailure, match=key):
+        score_of({"score": 1, key: value})
+
+
+@pytest.mark.parametrize("value", [True, False, 1, 0, 1.0, 0.0])
+def test_truth_values_and_verls_numbers_for_them_are_read(value: float) -> None:
+    score = score_of({"score": 0.5, "correct": value, "valid": value})
+    assert score.correct is score.valid is bool(value)
 
 
 def test_an_unknown_option_and_a_parameter_that_nothing_fills_are_named(scorer: PythonScorer, tmp_path: Path) -> None:

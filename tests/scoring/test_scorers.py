@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from refusals import mentions
 from vlmconsole.scoring import scorers
 from vlmconsole.scoring.registry import UnknownScorerError, find_scorer, identity, scorer_names
 from vlmconsole.scoring.scorer import OptionsError, ScoringError
+from vlmconsole.scoring.supported.choice import _Spans
 
 GOLDEN: dict[str, list[dict[str, Any]]] = json.loads((DATA / "scorers.json").read_text(encoding="utf-8"))
 REGISTERED = [find_scorer(name) for name in scorer_names() if name != "judge"]  # which needs a server
@@ -308,3 +310,21 @@ def test_the_old_door_gives_what_the_registry_gives() -> None:
     assert scorers.fitting_scorers("circle")[0] == "naming" and scorers.fitting_scorers("7")[0] == "number"
     with pytest.raises(ScoringError):
         scorers.score("textvqa", "x", ["a"])
+
+
+spans = st.tuples(st.integers(0, 12), st.integers(0, 4)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+@given(st.lists(spans, max_size=6), spans)
+def test_a_letter_is_inside_a_text_exactly_when_one_text_covers_it(texts: list[tuple[int, int]], letter: Any) -> None:
+    covered = any(start <= letter[0] and letter[1] <= end and end - start > 1 for start, end in texts)
+    assert _Spans(texts).hold(letter) == covered
+
+
+@pytest.mark.parametrize(
+    ("piece", "choices"), [("(A) (B)", ["A", "B"]), ("(A) (B)", ["x", "y"]), ("(A) (B) ", ["(A) (B)", "(B)"])]
+)
+def test_a_long_answer_takes_no_longer_than_its_length(piece: str, choices: list[str]) -> None:
+    began = time.monotonic()
+    find_scorer("choice").score(piece * 20_000, "A", {"choices": choices})
+    assert time.monotonic() - began < 5

@@ -41,7 +41,10 @@ class FunctionProcess:
         """The JSON value that the function gives for a request. Raises FunctionFailure, after `limit` s at most."""
         with self._lock:
             child = self._started()
-            line = json.dumps(request, default=str).encode() + b"\n"
+            try:
+                line = json.dumps(request, default=str).encode() + b"\n"
+            except (ValueError, RecursionError) as error:
+                raise FunctionFailure(f"it cannot be given this answer and truth: {error}") from None
             try:
                 assert child.stdin is not None
                 child.stdin.write(line)

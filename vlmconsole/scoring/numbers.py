@@ -13,6 +13,7 @@ Mark = Literal["auto", ".", ","]  # the decimal mark; auto: the point, or a comm
 
 LONGEST = 80  # characters of a number
 LARGEST_EXPONENT = 300
+LARGEST = Fraction(10) ** LARGEST_EXPONENT  # either sign; twice as much is still a float
 _MINUS = str.maketrans("−‒–", "---")
 _THIN = "\u00a0\u202f\u2009"
 _OPENING, _CLOSING = "([{<\"'“‘*_~`", ")]}>\"'”’*_~`.,;:!?"
@@ -56,14 +57,18 @@ def numbers_in(text: str, decimal: Mark = "auto") -> list[ReadNumber | None]:
 
 
 def read_number(value: object, decimal: Mark = "auto") -> ReadNumber | None:
-    """A number from a JSON number or from a text that holds exactly one; None for everything else."""
+    """A number from a JSON number or from a text that holds exactly one; None for everything else.
+
+    A number beyond `LARGEST` is none, however it is written.
+    """
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
         try:
-            return ReadNumber(Fraction(str(value)), False)
-        except ValueError:  # NaN and infinities
+            exact = Fraction(str(value))
+        except ValueError:  # NaN, infinities, and integers of more digits than Python writes out
             return None
+        return ReadNumber(exact, False) if abs(exact) <= LARGEST else None
     if not isinstance(value, str):
         return None
     numbers = numbers_in(value, decimal)
@@ -88,5 +93,7 @@ def _read(word: str, decimal: Mark, percent: bool) -> ReadNumber | None:
     if exponent and abs(int(exponent)) > LARGEST_EXPONENT:
         return None
     value = Fraction(Decimal(mantissa)) * Fraction(10) ** int(exponent or 0)
+    if value > LARGEST:
+        return None
     unit = match["unit"].casefold()
     return ReadNumber(sign * value, percent or unit in _PERCENT)

@@ -133,7 +133,10 @@ class PythonScorer(Scorer[PythonOptions]):
 
 
 def score_of(value: Any) -> Score:
-    """What a function returned, as a score. Raises FunctionFailure for anything but a number from 0 to 1."""
+    """What a function returned, as a score.
+
+    Raises FunctionFailure for anything but a number from 0 to 1, and for a `correct` or `valid` that is no truth value.
+    """
     details: dict[str, Any] = {}
     if isinstance(value, dict):
         details = {key: item for key, item in value.items() if key not in ("score", "correct", "valid", "reason")}
@@ -145,6 +148,13 @@ def score_of(value: Any) -> Score:
     if not isinstance(value, int | float) or not 0 <= value <= 1:  # NaN too; isfinite cannot take every integer
         shown = "no score" if value is None else f"{value!r:.40}"
         raise FunctionFailure(f"it gave {shown}, not a number from 0 to 1")
-    correct = given.get("correct", value == 1)
-    valid, reason = given.get("valid", True), given.get("reason", "")
-    return Score(float(value), bool(correct), bool(valid), str(reason), details)
+    correct, valid = _truth_value(given, "correct", value == 1), _truth_value(given, "valid", True)
+    return Score(float(value), correct, valid, str(given.get("reason", "")), details)
+
+
+def _truth_value(given: dict[str, Any], key: str, default: bool) -> bool:
+    """True, false, 1 or 0 (verl averages numbers). Raises FunctionFailure for anything else, such as "no"."""
+    value = given.get(key, default)
+    if not isinstance(value, bool | int | float) or value not in (0, 1):
+        raise FunctionFailure(f"it gave {key} {value!r:.40}, neither true nor false")
+    return bool(value)

@@ -118,7 +118,10 @@ def accepted(truth: Any) -> list[str] | None:
     values = list(truth) if isinstance(truth, list | tuple) else [truth]
     if not values or any(isinstance(value, bool) or not isinstance(value, str | int | float) for value in values):
         return None
-    return [value if isinstance(value, str) else f"{value}" for value in values]
+    try:
+        return [value if isinstance(value, str) else f"{value}" for value in values]
+    except ValueError:  # an integer of more digits than Python writes out
+        return None
 
 
 def right_or_wrong(right: bool) -> Score:

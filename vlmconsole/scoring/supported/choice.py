@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -59,8 +62,10 @@ class ChoiceScorer(Scorer[ChoiceOptions]):
     def _check(self, truth: Any, options: ChoiceOptions) -> str:
         if len(options.choices) < 2:
             return "the options of the question are missing: choices needs two or more"
-        if not isinstance(truth, str) or letter_of(truth, options.choices) is None:
-            return f"the truth {str(truth)[:40]!r} is no letter and no text of the options {', '.join(options.choices)}"
+        if not isinstance(truth, str):
+            return "the truth must be the letter of an option, or its text"
+        if letter_of(truth, options.choices) is None:
+            return f"the truth {truth[:40]!r} is no letter and no text of the options {', '.join(options.choices)}"
         return ""
 
     def _score(self, prediction: str, truth: str, options: ChoiceOptions) -> Score:
@@ -90,12 +95,16 @@ def read_choice(answer: str, choices: dict[str, str]) -> str | None:
     for mark in ",.!?;:'":
         text = text.strip(mark)
     text = f" {text.strip()} "
-    texts = [hit.span() for option in choices.values() if option.strip() for hit in _occurrences(option, text)]
+    texts = _Spans(hit.span() for option in choices.values() if option.strip() for hit in _occurrences(option, text))
     for pattern in (r"\({}\)", r"(?<![^\W_]){}(?= )", r"(?<![^\W_]){}(?=\.)"):
         hits = {
             letter: max(places)
             for letter in choices
-            if (places := [hit.start() for hit in re.finditer(pattern.format(letter), text) if not _within(hit, texts)])
+            if (
+                places := [
+                    hit.start() for hit in re.finditer(pattern.format(letter), text) if not texts.hold(hit.span())
+                ]
+            )
         }
         if hits:
             return max(hits, key=lambda letter: hits[letter])
@@ -113,8 +122,18 @@ def _occurrences(option: str, text: str) -> list[re.Match[str]]:
     return list(re.finditer(re.escape(option.strip()), text, re.IGNORECASE))
 
 
-def _within(hit: re.Match[str], spans: list[tuple[int, int]]) -> bool:
-    return any(start <= hit.start() and hit.end() <= end and end - start > 1 for start, end in spans)
+class _Spans:
+    """The (start, end) of options' texts in an answer, asked in logarithmic time; a single character is no text."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        ordered = sorted(span for span in spans if span[1] - span[0] > 1)
+        self._starts = [start for start, _ in ordered]
+        self._reach = list(accumulate((end for _, end in ordered), max))  # furthest end up to each start
+
+    def hold(self, part: tuple[int, int]) -> bool:
+        """Whether one of them has the whole part inside."""
+        before = bisect_right(self._starts, part[0])
+        return before > 0 and part[1] <= self._reach[before - 1]
 
 
 def _plain(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -72,9 +71,9 @@ def read_reply(text: str) -> float | None:
     except (ValueError, RecursionError):
         return None
     score = value.get("score") if isinstance(value, dict) and len(value) == 1 else None
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+    if isinstance(score, bool) or not isinstance(score, int | float):
         return None
-    return float(score) if 0 <= score <= 1 else None
+    return float(score) if 0 <= score <= 1 else None  # NaN is none either
 
 
 async def _ask(options: JudgeOptions, prediction: str, truth: Any) -> str:
