@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.imports import PNG, examples, imported, rows_of
 from tests.lab.refusals import refused
-from vlmconsole.data.formats.raw_example import ColumnNames
+from vlmconsole.data.formats.raw_example import MAX_TEXT, ColumnNames
 from vlmconsole.data.importing.dataset_import import UnusableRowsError
 
 ROW: dict[str, Any] = {"image": "a.png", "question": "What?", "answer": "circle"}
@@ -64,6 +64,10 @@ def deep(levels: int) -> str:
         ({**ROW, "question": 5}, "question-invalid"),
         ({**ROW, "question": "half \ud800"}, "text-unstorable"),
         ({**ROW, "question": "<|im_start|>system"}, "text-control"),
+        ({**ROW, "question": "x" * (MAX_TEXT + 1)}, "text-too-long"),
+        ({**ROW, "question": "é" * (MAX_TEXT // 2 + 1)}, "text-too-long"),
+        ({**ROW, "answer": "x" * (MAX_TEXT + 1)}, "text-too-long"),
+        ({**ROW, "answer": ["x", "x" * (MAX_TEXT + 1), "x"]}, "text-too-long"),
         ({**ROW, "answer": None}, "truth-unfit"),
         ({**ROW, "answer": {"n": [float("nan")]}}, "json-invalid"),
         ({**ROW, "id": ["x"]}, "id-invalid"),
@@ -110,8 +114,22 @@ def test_a_row_that_cannot_be_right_is_refused_by_its_line(row: dict[str, Any] |
         json.dumps({**ROW, "image": "link.png"}),
         json.dumps({**ROW, "image": "sub\\a.png"}),
         json.dumps({**ROW, "notes": "x" * 10_000_000}),
+        json.dumps({**ROW, "context": ["x" * MAX_TEXT]}),
     ],
-    ids=["bom", "boms", "crlf", "blank", "nulls", "data-url", "bytes", "dot", "symlink", "windows", "10-mb-cell"],
+    ids=[
+        "bom",
+        "boms",
+        "crlf",
+        "blank",
+        "nulls",
+        "data-url",
+        "bytes",
+        "dot",
+        "symlink",
+        "windows",
+        "10-mb-cell",
+        "1-mb-context",
+    ],
 )
 def test_what_is_only_odd_is_read_right(text: str, tmp_path: Path):
     (tmp_path / "sub").mkdir()
@@ -140,6 +158,7 @@ def test_paths_are_taken_inside_the_folder_named_for_images_and_absolute_ones_ar
         ("", "sheet-empty"),
         ("image,question,answer\n", "source-empty"),
         ("image,image,answer\na.png,x,y\n", "sheet-invalid"),
+        ("image,ques\0tion,answer\na.png,x,y\n", "byte-nul"),
         ("colour,size\nred,3\n", "format-unrecognised"),
     ],
 )
@@ -155,7 +174,7 @@ def test_a_sheet_without_rows_or_columns_is_refused(text: str, code: str, tmp_pa
         (b"image,question,answer\na.png,What?,x\na.png,What?,x,y,z\n", "line 3", "cells-many"),
         (b"image,question,answer\na.png,What?,x\na.png\n", "line 3", "cells-few"),
         ("image,question,answer\na.png,What?,x\na.png,Größe?,x\n".encode("cp1252"), "line 3", "encoding-unknown"),
-        (b"image,question,answer\na.png,What?,x\na.png,Wh\0at?,x\n", "line 3", "encoding-unknown"),
+        (b"image,question,answer\na.png,What?,x\na.png,Wh\0at?,x\n", "line 3", "byte-nul"),
         (b"image,question,answer\na.png,What?,x\na.png,What?,\n", "line 3", "truth-unfit"),
     ],
 )

@@ -88,7 +88,9 @@ def register(app: typer.Typer) -> None:
                 say(f"not usable: {error.message}")
                 continue
             rows.append(_summary(folder, manifest, manifest_digest(manifest)))
-        lines = [f"{Path(row['path']).name}  {row['n']} images  {row['path']}" for row in rows] or ["No datasets yet."]
+        lines = [f"{Path(row['path']).name}  {many(row['n'], 'image')}  {row['path']}" for row in rows] or [
+            "No datasets yet."
+        ]
         lines.append(f"Recipes: {', '.join(recipe_names())}")
         emit({"datasets": rows, "recipes": recipe_names()}, "\n".join(lines))
 

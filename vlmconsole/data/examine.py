@@ -24,6 +24,7 @@ from vlmconsole.data.manifest import IMPORTED
 from vlmconsole.data.recipe import NAMING, Recipe
 from vlmconsole.data.rows import DataError, Row, read_rows, schema
 from vlmconsole.data.splits import CROSSING, Known, PictureIndex
+from vlmconsole.text.counts import many
 
 Progress = Callable[[int, int], None]
 
@@ -72,19 +73,26 @@ class _Inspector:
             leaks += self._split(name)
         n = sum(self.read.values())
         messages = {
-            "schema": f"{n} rows as verl reads them",
-            "image hashes": f"{n} images, file bytes and pixels as in the manifest",
+            "schema": f"{many(n, 'row')} as verl reads them",
+            "image hashes": f"{many(n, 'image')}, file bytes and pixels as in the manifest",
             "truth's place": "in the reward field only: not in a question, not inside an image file",
-            "labels": f"{self.labelled} images: the objects found in the pixels are the listed ones, apart and whole",
+            "labels": f"{many(self.labelled, 'image')}: the objects found in the pixels are the listed ones, "
+            "apart and whole",
             "coverage": "every combination as often as the recipe says",
             "replay": "every replayed image comes from an earlier training split",
         }
         middle = [finding(name, messages[name], wrong) for name, wrong in self.problems.items()]
         for group, count in self.unverifiable.items():
             middle.append(
-                Finding(f"labels: {group}", "not verifiable", f"{count} images whose objects cannot be told apart")
+                Finding(
+                    f"labels: {group}", "not verifiable", f"{many(count, 'image')} whose objects cannot be told apart"
+                )
             )
-        return [*first, *middle, finding("isolation", f"{n} images, each in one split only, of all datasets", leaks)]
+        return [
+            *first,
+            *middle,
+            finding("isolation", f"{many(n, 'image')}, each in one split only, of all datasets", leaks),
+        ]
 
     def _files(self) -> Finding:
         wrong = []
@@ -100,7 +108,7 @@ class _Inspector:
             for path in sorted(self.folder.iterdir())
             if path.name != MANIFEST and path.name not in listed
         ]
-        return finding("files", f"{len(listed)} files as they were made", wrong)
+        return finding("files", f"{many(len(listed), 'file')} as they were made", wrong)
 
     def _recipe(self) -> Finding:
         wrong = []
@@ -138,7 +146,7 @@ class _Inspector:
                         sum(self.read.values()) + rows, sum(s["n"] for s in self.manifest["splits"].values())
                     )
             if rows != described["n"] or rows != len(listed):
-                self.problems["schema"].append(f"{name} has {rows} rows, {described['n']} were made")
+                self.problems["schema"].append(f"{name} has {many(rows, 'row')}, {described['n']} were made")
             self._coverage(name, seen)
         except DataError as error:
             self.problems["schema"].append(error.message)

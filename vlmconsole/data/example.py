@@ -19,6 +19,7 @@ from PIL import Image, UnidentifiedImageError
 
 from vlmconsole.data.rows import IMAGE_TAG, DataError
 from vlmconsole.models.messages import Message
+from vlmconsole.text.counts import many
 from vlmconsole.vision.images import Picture, PictureError, open_picture, pixel_sha256
 
 Role = Literal["system", "user", "assistant"]
@@ -166,7 +167,7 @@ class Example:
         if any(turn.images and turn.role != "user" for turn in self.turns):
             raise DataError(f"{self.id}: {IMAGE_TAG} outside of a user's turn", code="image-tags")
         if tags != images:
-            raise DataError(f"{self.id}: {tags} {IMAGE_TAG} for {images} images", code="image-tags")
+            raise DataError(f"{self.id}: {tags} {IMAGE_TAG} for {many(images, 'image')}", code="image-tags")
 
     def columns(self) -> dict[str, Any]:
         """The example as its Parquet row: verl's columns, then our own."""

@@ -18,6 +18,7 @@ from vlmconsole.data.rows import DataError
 from vlmconsole.data.textvqa import NAME as TEXTVQA
 from vlmconsole.data.user_file import count_own, ignored_text, own_truths
 from vlmconsole.system.typed_paths import named
+from vlmconsole.text.counts import many
 
 #: (name of the dataset being made, pictures done, of how many)
 Watch = Callable[[str, int, int], None]
@@ -152,7 +153,9 @@ def files_note(recipe: Recipe) -> str:
     notes = []
     for path in recipe.files:
         rows, ignored = count_own(path)
-        notes.append(f"{path.name}: {rows} rows" + (f", keys not used: {ignored_text(ignored)}" if ignored else ""))
+        notes.append(
+            f"{path.name}: {many(rows, 'row')}" + (f", keys not used: {ignored_text(ignored)}" if ignored else "")
+        )
     return f"{recipe.name} is made of {'; '.join(notes)}" if notes else ""
 
 

@@ -96,6 +96,10 @@ class Scorer(ABC, Generic[O]):
         """Why this truth (any JSON value) cannot be scored against; "" when it can. Raises OptionsError."""
         return self._check(truth, self.parse(options))
 
+    def misplaced(self, truth: Any, sizes: Sequence[tuple[int, int]]) -> str:
+        """Why a truth that fits cannot lie in any of its images (width, height, pixels as sent); "" where it can."""
+        return ""
+
     def score(self, prediction: object, truth: Any, options: Mapping[str, Any] | ScorerOptions | None = None) -> Score:
         """Score one answer, text as a rule. Raises ScoringError when the truth does not fit, and OptionsError."""
         parsed = self.parse(options)

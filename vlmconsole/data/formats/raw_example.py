@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 from vlmconsole.data.example import ExampleTurn
 from vlmconsole.data.rows import IMAGE_TAG, DataError
 from vlmconsole.models.qwen2_5_vl import CONTROL
+from vlmconsole.text.counts import many
 from vlmconsole.text.plain import one_line
 
 Row = Mapping[str, Any]
@@ -19,6 +21,7 @@ QUESTIONS = ("question", "prompt", "text", "query", "instruction")
 ANSWERS = ("answer", "answers", "truth", "ground_truth", "label", "target", "solution", "response", "output")
 IDS = ("id", "uid", "question_id")
 GROUPS = ("group",)
+MAX_TEXT = 1_000_000  # bytes (UTF-8) of one turn, and of one truth as JSON: more is no question and no answer
 _UNSEEN = ("video", "videos", "audio", "audios")  # media that no model of this lab is sent
 
 
@@ -174,7 +177,7 @@ def with_tags(turns: list[ExampleTurn], images: int) -> tuple[tuple[ExampleTurn,
     if tags == images:
         return tuple(turns), ()
     if tags:
-        raise DataError(f"{tags} {IMAGE_TAG} in the text, and {images} images", code="image-tags")
+        raise DataError(f"{tags} {IMAGE_TAG} in the text, and {many(images, 'image')}", code="image-tags")
     first = next((at for at, turn in enumerate(turns) if turn.role == "user"), None)
     if first is None:
         raise DataError("there is no question", code="question-missing")
@@ -190,8 +193,25 @@ def checked_text(turns: Iterable[ExampleTurn]) -> None:
             raise DataError(
                 f"the {what} holds half a character (\\u{ord(half):04x}), which is no text", code="text-unstorable"
             )
+        if too_long(turn.text):
+            raise DataError(_long_reason(what), code="text-too-long")
         if marks := [mark for mark in CONTROL if mark in turn.text]:
             raise DataError(
                 f"the {what} holds {', '.join(marks)}, which the model reads as a command, not as text",
                 code="text-control",
             )
+
+
+def checked_truth(truth: Any) -> None:
+    """Raise DataError for a truth that is too long to be an answer; `null` is none."""
+    if too_long(truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)):
+        raise DataError(_long_reason("answer"), code="text-too-long")
+
+
+def too_long(text: str) -> bool:
+    """Whether a text has more than MAX_TEXT bytes as UTF-8."""
+    return len(text) > MAX_TEXT or (len(text) * 4 > MAX_TEXT and len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT)
+
+
+def _long_reason(what: str) -> str:
+    return f"the {what} is longer than {MAX_TEXT // 10**6} MB: no model reads that much"

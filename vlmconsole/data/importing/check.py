@@ -59,7 +59,11 @@ class _ImportedCheck:
         return [
             *first,
             finding("rows", f"{many(self.read, 'row')}, each id once, an image for each tag", self.wrong["rows"]),
-            finding("images", f"{len(self.images)} different ones, each can be decoded and sent", self.wrong["images"]),
+            finding(
+                "images",
+                f"{many(len(self.images), 'different image')}, each can be decoded and sent",
+                self.wrong["images"],
+            ),
             finding("truths", fit, self.wrong["truths"]),
             self._isolation(),
         ]
@@ -80,7 +84,7 @@ class _ImportedCheck:
             for path in sorted(self.folder.iterdir())
             if path.name != MANIFEST and path.name not in listed
         ]
-        return finding("files", f"{len(listed)} files as they were made", wrong)
+        return finding("files", f"{many(len(listed), 'file')} as they were made", wrong)
 
     def _sources(self) -> Finding:
         changed = []
@@ -116,7 +120,7 @@ class _ImportedCheck:
         except DataError as error:
             self.wrong["rows"].append(error.message)
         if n != about["n"]:
-            self.wrong["rows"].append(f"{split} has {n} rows, {about['n']} were imported")
+            self.wrong["rows"].append(f"{split} has {many(n, 'row')}, {about['n']} were imported")
 
     def _example(self, example: Example, split: str, about: Mapping[str, Any]) -> None:
         try:
@@ -159,7 +163,7 @@ class _ImportedCheck:
             check_isolation(images, name, digest, self.datasets, self.runs, self.looks, self._decode)
         except LeakError as error:
             leaks.append(error.message)
-        return finding("isolation", f"{len(self.images)} images, none in training and in dev or test", leaks)
+        return finding("isolation", f"{many(len(self.images), 'image')}, none in training and in dev or test", leaks)
 
     def _facts(self) -> dict[str, ImageFacts]:
         return {image.facts.sha256: image.facts for image in self.images.values()}

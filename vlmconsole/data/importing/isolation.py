@@ -22,6 +22,7 @@ from vlmconsole.data.recipe import Role
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.splits import CROSSING, Known, LeakError, PictureIndex
 from vlmconsole.runs.folder import list_runs
+from vlmconsole.text.counts import many
 from vlmconsole.vision.images import open_picture
 
 _SHOWN = 5
@@ -71,9 +72,8 @@ def check_isolation(
 def _leak(name: str, leaks: list[tuple[NewImage, Known]]) -> LeakError:
     shown = "; ".join(f"{image.id} (for {image.split}) is in {entry.place}" for image, entry in leaks[:_SHOWN])
     more = f" and {len(leaks) - _SHOWN} more" if len(leaks) > _SHOWN else ""
-    images = f"{len(leaks)} images" if len(leaks) != 1 else "1 image"
     return LeakError(
-        f"{images} of {name} would stand in training and in dev or test: {shown}{more}.",
+        f"{many(len(leaks), 'image')} of {name} would stand in training and in dev or test: {shown}{more}.",
         "Leave those rows out, or import them into a split of the same role (--as).",
     )
 

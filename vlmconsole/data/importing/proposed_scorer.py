@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vlmconsole.data.formats.raw_example import RawExample
@@ -62,23 +62,31 @@ class ScorerChoice:
         if not scorer and not self._fitting:
             find_scorer(_FALLBACK).parse(self._options)
         self._fallback = _FALLBACK if _takes(_FALLBACK, self._options) else ""
+        self._misplaced: dict[str, dict[int, str]] = {}  # proposed scorer → row → why its truth lies in no image of it
         self._unfit: dict[int, str] = {}  # row → why the fallback cannot score it, the same text for many
         self._unanswered: dict[int, str] = {}
         self._answered = 0
 
-    def add(self, number: int, raw: RawExample) -> str:
-        """Judge a row's truth; why the user's own scorer cannot score it, "" where it can or none was given."""
+    def add(self, number: int, raw: RawExample, sizes: Sequence[tuple[int, int]]) -> str:
+        """Judge a row's truth; why the user's own scorer cannot score it, "" where it can or none was given.
+
+        `sizes`: width and height of each of its images, in pixels as sent.
+        """
         if raw.truth is None:
             self._unanswered[number] = "it has no answer, and other rows have one"
             return ""
         self._answered += 1
         if self._chosen is not None:
-            return self._chosen.check(raw.truth, scorer_options(self._given, self._options, raw))
+            options = scorer_options(self._given, self._options, raw)
+            return self._chosen.check(raw.truth, options) or self._chosen.misplaced(raw.truth, sizes)
         self._fitting = [
             (name, fits)
             for name, fits in self._fitting
             if fits(raw) and not find_scorer(name).check(raw.truth, scorer_options(name, self._options, raw))
         ]
+        for name, _ in self._fitting:  # a misplaced truth is a fault of its row: it rules no scorer out
+            if reason := find_scorer(name).misplaced(raw.truth, sizes):
+                self._misplaced.setdefault(name, {})[number] = reason
         if self._fallback and (reason := find_scorer(self._fallback).check(raw.truth, self._options)):
             self._unfit[number] = reason
         return ""
@@ -91,7 +99,8 @@ class ScorerChoice:
         if not self._answered:
             return self._given, {}
         if self._given or self._fitting:
-            return self._given or self._fitting[0][0], self._unanswered
+            name = self._given or self._fitting[0][0]
+            return name, {**self._unanswered, **self._misplaced.get(name, {})}
         find_scorer(_FALLBACK).parse(self._options)
         unfit = {number: f"{reason}, as no scorer fits all rows" for number, reason in self._unfit.items()}
         return _FALLBACK, {**self._unanswered, **unfit}

@@ -13,6 +13,7 @@ from vlmconsole.data.recipe import Role
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.sources.splits_named import role_of
 from vlmconsole.data.splits import CROSSING, LeakError
+from vlmconsole.text.counts import many
 
 
 def split_rows(rows: Sequence[SurveyedRow], settings: ImportSettings, same: Mapping[str, str]) -> dict[int, str]:
@@ -27,8 +28,9 @@ def split_rows(rows: Sequence[SurveyedRow], settings: ImportSettings, same: Mapp
     splits = _by_shares(rows, settings.shares, settings.seed, same)
     missing = [split for split in settings.shares if split not in set(splits.values())]
     if missing and rows:
+        groups = len(set(_groups(rows, same).values()))
         raise DataError(
-            f"{len(rows)} rows in {len(set(_groups(rows, same).values()))} groups that share no image: none is left for"
+            f"{many(len(rows), 'row')} in {many(groups, 'group')} that share no image: none is left for"
             f" {', '.join(missing)}.",
             "Give it a larger share, or import it from its own source.",
             code="split-empty",
@@ -53,7 +55,7 @@ def image_splits(
     if leaks:
         more = f" and {len(leaks) - 3} more" if len(leaks) > 3 else ""
         raise LeakError(
-            f"{len(leaks)} images are in two splits: {'; '.join(leaks[:3])}{more}.",
+            f"{many(len(leaks), 'image is', 'images are')} in two splits: {'; '.join(leaks[:3])}{more}.",
             "Take them out of one, or divide the rows anew: --split train=80,dev=10,test=10.",
         )
     return {sha: set(at) for sha, at in places.items()}

@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 
 from vlmconsole.data.example import Example
-from vlmconsole.data.formats.raw_example import RawExample, RowFormat, checked_text, held
+from vlmconsole.data.formats.raw_example import RawExample, RowFormat, checked_text, checked_truth, held
 from vlmconsole.data.importing.image_facts import ImageFacts, image_facts
 from vlmconsole.data.importing.image_places import image_place
 from vlmconsole.data.importing.look_store import LookStore
@@ -112,6 +112,7 @@ def read_source(source: Source, form: RowFormat, settings: ImportSettings) -> It
         try:
             raw = form.read(row.value, settings.columns)
             checked_text(raw.turns)
+            checked_truth(raw.truth)
             places = tuple(image_place(image, row.folder, source.root, settings.images) for image in raw.images)
             if any(isinstance(image, str) and image.startswith("/") for image in raw.images):
                 raw = replace(raw, notes=(*raw.notes, "images taken by an absolute path"))
@@ -226,7 +227,8 @@ def _take(
             raise DataError(
                 f"{ids[given]} has the same id; give each its own, or number the rows with --id none", code="id-twice"
             )
-        if reason := choice.add(read.number, raw):
+        sizes = [(facts.width, facts.height) for facts in map(survey.facts.__getitem__, hashes)]
+        if reason := choice.add(read.number, raw, sizes):
             raise DataError(reason, code="truth-unfit")
     except (DataError, PictureError) as error:
         survey.problems.append(RowProblem(read.row.where, given, error.message, error.code))

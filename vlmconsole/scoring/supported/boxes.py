@@ -15,6 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from vlmconsole.scoring.scorer import Score, Scorer, ScorerExample, ScorerOptions
 
 MOST_BOXES = 1000
+_ROUNDING = 0.5  # pixels by which a true box may reach out of its image
 LARGEST = 1e9  # of an edge: no image is larger, and areas stay finite
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 
@@ -74,6 +75,15 @@ class BoxesScorer(Scorer[BoxesOptions]):
             return "size, of the sent image, is needed where answers are in thousandths of it"
         return ""
 
+    def misplaced(self, truth: Any, sizes: Sequence[tuple[int, int]]) -> str:
+        boxes = (_from_text(truth) if isinstance(truth, str) else read_boxes(truth)) or []
+        for box in boxes if sizes else ():
+            if not any(_inside(box, *size) for size in sizes):
+                edges = ", ".join(f"{edge:g}" for edge in (box.x1, box.y1, box.x2, box.y2))
+                images = " and ".join(f"{width}×{height}" for width, height in dict.fromkeys(sizes))
+                return f"the box [{edges}] reaches out of its image of {images}: edges are pixels of the sent image"
+        return ""
+
     def _score(self, prediction: Any, truth: Any, options: BoxesOptions) -> Score:
         given = _from_text(prediction) if isinstance(prediction, str) else read_boxes(prediction)
         wanted = (_from_text(truth) if isinstance(truth, str) else read_boxes(truth)) or []
@@ -87,6 +97,10 @@ class BoxesScorer(Scorer[BoxesOptions]):
         score = 2 * matches / total if total else 1.0
         mean = sum(overlaps) / len(wanted) if wanted else None
         return Score(score, score == 1.0, details={"iou": mean, "matches": matches, "predicted": len(given)})
+
+
+def _inside(box: LabelledBox, width: int, height: int) -> bool:
+    return min(box.x1, box.y1) >= -_ROUNDING and box.x2 <= width + _ROUNDING and box.y2 <= height + _ROUNDING
 
 
 def box_overlap(first: LabelledBox, second: LabelledBox) -> float:
