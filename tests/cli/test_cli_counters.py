@@ -15,6 +15,7 @@ from PIL import Image
 from refusals import mentions
 
 from vlmconsole.cli import main
+from vlmconsole.scoring.scorer import Score, Scorer, ScorerOptions
 
 
 @pytest.fixture
@@ -210,6 +211,55 @@ def test_a_function_of_ones_own_is_a_command_too(cli: Any, tmp_path: Path) -> No
     code, out, _ = cli("score", f"python:{tmp_path}/mine.py:score", file, "--json")
     rows = json.loads(out)["rows"]
     assert code == 0 and rows[0]["score"] == 0.5 and "ZeroDivisionError" in rows[1]["reason"]
+
+
+class ReversingScorer(Scorer[ScorerOptions]):
+    """A scorer of another package, with faults of its own."""
+
+    name, version, summary, truth_form, Options = "reversing", "1", "", "", ScorerOptions
+
+    def _score(self, prediction: str, truth: Any, options: ScorerOptions) -> Score:
+        if prediction == "raise":
+            raise KeyError("\x1b[31mred")
+        odd: dict[str, Any] = {"object": object(), "nothing": None, "surrogate": "\udc80", "figure": float("nan")}
+        value: Any = {"text": "1", "nan": float("nan")}.get(prediction, 1.0)
+        return Score(value, True, details={"seen": odd.get(prediction, 1)})
+
+
+def test_what_a_scorer_does_wrong_fails_its_row_alone(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vlmconsole.scoring.registry.find_scorer", lambda _: ReversingScorer())
+    answers = ["fine", "raise", "object", "text", "nan", "figure", "surrogate", "fine"]
+    rows = [{"prediction": answer, "truth": "x", "id": answer} for answer in answers]
+    code, out, err = cli("score", "reversing", lines(tmp_path / "a.jsonl", *rows), "--json")
+    value = json.loads(out)
+    assert [row["id"] for row in value["rows"]] == answers and code == 1
+    failed = [row["id"] for row in value["rows"] if "error" in row]
+    assert failed == ["raise", "object", "text", "nan"] and (value["n"], value["mean"]) == (4, 1.0)
+    assert mentions(value["rows"][1]["error"], "line 2", "reversing/1", "KeyError") and mentions(err, "4 of 8")
+    code, out, err = cli("score", "reversing", lines(tmp_path / "a.jsonl", *rows))
+    assert code == 1 and "\x1b" not in out + err
+
+
+@pytest.mark.parametrize(("answers", "status"), [(["ab", "cd"], 1), (["ab", "1"], 0), (["1", "2"], 0)])
+def test_a_function_that_failed_is_told_and_fails_the_command_where_it_always_did(
+    cli: Any, tmp_path: Path, answers: list[str], status: int
+) -> None:
+    (tmp_path / "mine.py").write_text("def score(prediction, truth):\n    return int(prediction) / 2\n")
+    file = lines(tmp_path / "a.jsonl", *({"prediction": answer, "truth": "x"} for answer in answers))
+    code, out, err = cli("score", f"python:{tmp_path}/mine.py:score", file, "--json")
+    failed = [row.get("failed", False) for row in json.loads(out)["rows"]]
+    assert code == status and failed == [not answer.isdigit() for answer in answers]
+    if any(failed):
+        assert mentions(err, f"{sum(failed)} of 2", "line 1", "ValueError")
+    else:
+        assert err == ""
+
+
+def test_the_row_of_an_answer_that_is_off_shows_its_score_too(cli: Any, tmp_path: Path) -> None:
+    file = lines(tmp_path / "a.jsonl", {"prediction": "3", "truth": 1})
+    assert mentions(cli("score", "number", file)[1], "score 0.0", "error 2.0")
 
 
 @pytest.mark.parametrize(

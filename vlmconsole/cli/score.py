@@ -90,11 +90,13 @@ class _Report:
         self.rows = self.n = 0
         self.total = 0.0
         self.wrong: list[str] = []
-        self.failed = 0
+        self.failed = 0  # lines without a score
+        self.unjudged = 0  # answers that score 0 because the scorer itself failed
+        self.cause = ""  # of the first of them
         self.seen: Counter[str] = Counter()
 
     def write(self, file: str) -> None:
-        """Score the file. Exits 1 when a line could not be scored."""
+        """Score the file. Exits 1 when a line could not be scored, and when the scorer failed on every one."""
         lines = _lines(file)
         first = next(lines, None)  # a file that is not there is told before any output
         if state.json:
@@ -106,11 +108,12 @@ class _Report:
             if out is None:
                 sys.stdout.write((", " if self.rows > 1 else "") + plain_json(row))
             else:
-                shown = row.get("error") or "  ".join(f"{key} {value}" for key, value in row.items())
+                failure = row.get("error")  # a text; a number is a figure of the scorer
+                shown = failure if isinstance(failure, str) else "  ".join(f"{key} {row[key]}" for key in row)
                 out.print(f"{number:>5}  {shown}", markup=False, soft_wrap=True)
         mean = self.total / self.n if self.n else None
         if out is None:
-            sys.stdout.write(f'], "mean": {json.dumps(mean)}, "n": {self.n}}}\n')
+            sys.stdout.write(f'], "mean": {plain_json(mean)}, "n": {self.n}}}\n')
             sys.stdout.flush()
         elif not self.rows:
             out.print(f"{file} holds no line to score.", markup=False, soft_wrap=True)
@@ -126,6 +129,10 @@ class _Report:
             say(f"note: {many(len(twice), 'id')} in more than one line, each counted: {names}")
         if self.wrong:
             say(f"{self.failed} of {self.rows} lines could not be scored; the first: {self.wrong[0]}")
+        if self.unjudged:
+            n = f"{self.unjudged} of {self.rows}"
+            say(f"{n} answers score 0 because {self.scorer.label} failed; the first: {self.cause}")
+        if self.wrong or 0 < self.unjudged == self.rows:
             raise typer.Exit(FAILED)
 
     def _row(self, number: int, text: str) -> dict[str, Any]:
@@ -136,16 +143,30 @@ class _Report:
                 named = {"id": line["id"]}
                 if len(self.seen) < SHOWN_IDS or str(line["id"]) in self.seen:
                     self.seen[str(line["id"])] += 1
-            row = scored_row(self.scorer, line, self.options)
-        except _BadLineError as error:
-            message = f"line {number}: {error}"
+            row = self._sound(scored_row(self.scorer, line, self.options))
+        except Exception as error:  # whatever a scorer of another package raises ends here as its row
+            cause = (
+                error if isinstance(error, _BadLineError) else f"{self.scorer.label}: {type(error).__name__}: {error}"
+            )
+            message = f"line {number}: {one_line(cause, 400)}"
             self.failed += 1
             self.wrong = self.wrong or [message]
             return {**named, "error": message}
         if row.get("score") is not None:
             self.n += 1
             self.total += row["score"]
+        if row.get("failed") is True:
+            self.unjudged += 1
+            self.cause = self.cause or f"line {number}: {one_line(row.get('reason', ''))}"
         return {**named, **row}
+
+    def _sound(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row, if it can be written and averaged. Raises _BadLineError and what `plain_json` raises."""
+        score = row.get("score")
+        if score is not None and not (isinstance(score, int | float) and 0 <= score <= 1):  # NaN too
+            raise _BadLineError(f"{self.scorer.label} gave the score {score!r:.40}, not a number from 0 to 1")
+        plain_json(row)
+        return row
 
 
 def scored_row(scorer: Scorer[Any], line: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
