@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -58,15 +58,16 @@ class ImportContent:
             self.survey.facts[sha] = replace(self.survey.facts[sha], pixel_sha256=pixel)
         return pixels
 
-    def new_images(self) -> list[NewImage]:
+    def new_images(self) -> Iterator[NewImage]:
         """Each distinct image once for each split that it is in."""
-        images: dict[tuple[str, str], NewImage] = {}
+        given: set[tuple[str, str]] = set()
         for row in self.survey.rows:
             split = self.splits[row.number]
             for at, sha in enumerate(row.images):
-                shown = self.row_id(row) if not at else f"{self.row_id(row)} image {at + 1}"
-                images.setdefault((sha, split), NewImage(self.survey.facts[sha], split, self.roles[split], shown))
-        return list(images.values())
+                if (sha, split) not in given:
+                    given.add((sha, split))
+                    shown = self.row_id(row) if not at else f"{self.row_id(row)} image {at + 1}"
+                    yield NewImage(self.survey.facts[sha], split, self.roles[split], shown)
 
     def row_id(self, row: SurveyedRow) -> str:
         """The user's own id, else one by the row's number."""
@@ -74,9 +75,11 @@ class ImportContent:
 
     def near_json(self) -> dict[str, Any]:
         """What the manifest says of near-duplicates across splits."""
+        wanted = {sha for first, second, _ in self.near[:NEAR_SHOWN] for sha in (first, second)}
         ids: dict[str, str] = {}
-        for image in self.new_images():
-            ids.setdefault(image.facts.sha256, f"{image.split} {image.id}")
+        for image in self.new_images() if wanted else ():
+            if image.facts.sha256 in wanted:
+                ids.setdefault(image.facts.sha256, f"{image.split} {image.id}")
         pairs = [{"first": ids[a], "second": ids[b], "bits": bits} for a, b, bits in self.near[:NEAR_SHOWN]]
         return {"rule": f"dHash of 64 bits, at most {NEAR_BITS} differ", "pairs": len(self.near), "nearest": pairs}
 
