@@ -12,6 +12,7 @@ import psutil
 import pytest
 from refusals import refused
 
+from vlmconsole.scoring.function_prints import PRINTED
 from vlmconsole.scoring.function_process import FunctionFailure
 from vlmconsole.scoring.python_scorer import PythonFileError, PythonScorer, python_scorer, score_of
 from vlmconsole.scoring.registry import UnknownScorerError, find_scorer, identity
@@ -139,6 +140,9 @@ def test_finding_a_function_runs_nothing(tmp_path: Path) -> None:
         ("python:reward.py:score", "def score(:", "function-unreadable"),
         ("python:reward.py:score", "def other(): ...", "function-missing"),
         ("reward.py:score", "import os", "function-missing"),
+        ("reward.py:score", "def other():\n    def score(prediction): ...", "function-missing"),
+        ("reward.py:score", "async def score(prediction): ...", "function-async"),
+        ("reward.py:score", "if True:\n    async def score(prediction): ...", "function-async"),
     ],
 )
 def test_a_file_without_the_function_is_refused_unrun(
@@ -148,6 +152,51 @@ def test_a_file_without_the_function_is_refused_unrun(
     monkeypatch.chdir(tmp_path)
     with refused(code, error=PythonFileError):
         find_scorer(name)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if True:\n    def score(prediction): return 1",
+        "try:\n    import no_such\nexcept ImportError:\n    def score(prediction): return 1",
+        "try:\n    async def score(prediction): ...\nfinally:\n    def score(prediction): return 1",
+        "for n in [1]:\n    with open(__file__):\n        score = lambda prediction: n",
+        "from math import *\nif True:\n    score = lambda prediction: cos(0)",
+    ],
+)
+def test_a_function_defined_on_a_condition_is_one(tmp_path: Path, source: str) -> None:
+    (tmp_path / "reward.py").write_text(source)
+    assert find_scorer(f"python:{tmp_path}/reward.py:score").score("a", "a").correct
+
+
+def test_a_function_that_an_import_of_everything_brings_is_known_when_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "helper_of_reward.py").write_text("async def late(prediction): ...\ndef score(prediction): return 1")
+    (tmp_path / "reward.py").write_text("from helper_of_reward import *")
+    assert find_scorer(f"python:{tmp_path}/reward.py:score").score("a", "a").correct
+    assert "async" in find_scorer(f"python:{tmp_path}/reward.py:late").score("a", "a").reason
+
+
+def test_what_a_function_prints_is_passed_on_up_to_a_limit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "reward.py"
+    path.write_text(
+        "import os, sys\ndef score(prediction):\n    print('word ' + 'x' * 10_000_000, file=sys.stderr)\n"
+        "    os.system('head -c 1000000 /dev/zero | tr \"\\\\0\" y')\n    if prediction == 'die':\n"
+        "        os._exit(1)\n    return 1"
+    )
+    scorer = python_scorer(f"python:{path}:score")
+    assert [scorer.score(answer, "").correct for answer in ("a", "die", "b")] == [True, False, True]
+    scorer.process.close()
+    err = capfd.readouterr().err
+    assert err.startswith("word x") and PRINTED <= len(err) < PRINTED + 200 and err.count("left out") == 1
+
+
+def test_the_last_words_of_a_function_arrive(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "reward.py"
+    path.write_text("def score(prediction):\n    print(prediction)\n    return 1")
+    scorer = python_scorer(f"python:{path}:score")
+    assert scorer.score("seen", "").correct and scorer.score("last", "").correct
+    scorer.process.close()
+    assert "last" in capfd.readouterr().err
 
 
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vlmconsole.scoring.function_prints import FunctionPrints, last_words
+
 START_LIMIT = 60.0  # seconds for starting Python and for the imports of the file
 CALL_LIMIT = 10.0  # seconds for one answer
 LONGEST_REPLY = 2**20  # bytes
@@ -36,6 +38,8 @@ class FunctionProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._lock = threading.Lock()
+        self._prints = FunctionPrints(function)
+        self._copied: threading.Thread | None = None
 
     def call(self, request: Mapping[str, Any], limit: float = CALL_LIMIT) -> Any:
         """The JSON value that the function gives for a request. Raises FunctionFailure, after `limit` s at most."""
@@ -57,7 +61,7 @@ class FunctionProcess:
         """End the child process."""
         child, self._child = self._child, None
         if child is not None and self._owner == os.getpid():
-            _kill(child)
+            _kill(child, self._copied)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is not None and self._owner == os.getpid() and self._child.poll() is None:
@@ -65,8 +69,8 @@ class FunctionProcess:
         self.close()
         command = [sys.executable, "-P", "-m", "vlmconsole.scoring.function_worker", str(self.file), self.function]
         # A session of its own, so that what the function starts ends with it. What it prints goes into a job's log,
-        # and never onto the screen of a console.
-        prints = subprocess.DEVNULL if os.isatty(2) else None
+        # up to a limit, and never onto the screen of a console.
+        prints = subprocess.DEVNULL if os.isatty(2) else subprocess.PIPE
         child = subprocess.Popen(
             [*command, self.sha256],
             stdin=subprocess.PIPE,
@@ -75,7 +79,8 @@ class FunctionProcess:
             start_new_session=True,
         )
         self._child, self._owner = child, os.getpid()
-        weakref.finalize(self, _kill, child)
+        self._copied = None if child.stderr is None else self._prints.follow(child.stderr)
+        weakref.finalize(self, _kill, child, self._copied)
         self._read(child, START_LIMIT, f"its file took longer than {START_LIMIT:g} s to import")
         return child
 
@@ -112,7 +117,7 @@ class FunctionProcess:
         return FunctionFailure(f"its process ended ({how})")
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
+def _kill(child: subprocess.Popen[bytes], copied: threading.Thread | None) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     for pipe in (child.stdin, child.stdout):
@@ -120,3 +125,4 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(OSError):
                 pipe.close()
     child.wait()
+    last_words(copied)

@@ -80,6 +80,8 @@ def load(file: str, name: str, sha256: str) -> Callable[..., Any]:
     function = module.get(name)
     if not callable(function):
         raise AttributeError(f"{path.name} has no function {name}")
+    if inspect.iscoroutinefunction(function):  # imported, or behind a decorator
+        raise TypeError(f"{name} is async, and is not awaited: write it with def")
     called: Callable[..., Any] = function
     return called
 
@@ -95,6 +97,7 @@ def main(file: str, name: str, sha256: str) -> None:
     """Serve requests until stdin ends."""
     replies: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the process is killed at its end
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def reply(value: dict[str, Any]) -> None:

@@ -70,26 +70,41 @@ def python_scorer(text: str) -> PythonScorer:
             f"Own it, and close it to others: chmod o-w {path}",
             code="function-unsafe",
         )
-    if function not in _top_names(source, path):
+    names, awaited = _top_names(source, path)
+    if function in awaited - names:
+        raise PythonFileError(
+            f"The function {function} of {path} is async.",
+            "Write it with def: it is not awaited.",
+            code="function-async",
+        )
+    if function not in names and "*" not in names:  # what * imports is known when the file runs
         raise PythonFileError(f"{path} has no function {function}.", f"Write {FORM}.", code="function-missing")
     return _scorer(path, function, hashlib.sha256(source).hexdigest())
 
 
-def _top_names(source: bytes, path: Path) -> set[str]:
+def _top_names(source: bytes, path: Path) -> tuple[set[str], set[str]]:
+    """(names that a file may define, names of its async functions), also inside if, try, with and loops."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError) as error:
         where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise PythonFileError(f"{path} is no Python{where}: {error}.", code="function-unreadable") from None
     names: set[str] = set()
-    for node in tree.body:
+    awaited: set[str] = set()
+    nodes: list[ast.AST] = list(tree.body)
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
+        elif isinstance(node, ast.AsyncFunctionDef):
+            awaited.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
         else:
-            names |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-    return names
+            nodes.extend(ast.iter_child_nodes(node))
+    return names, awaited
 
 
 @lru_cache(maxsize=8)  # each holds a process; one that is let go ends it
