@@ -125,7 +125,7 @@ class DataScreen(LookingScreen[DataDesk]):
         self.rows.show(matches)
         head = Content.assemble(
             (f" {many(len(self._listing), 'dataset')}", "$muted"),
-            (f"  {len(matches)} found" if words else "", "$accent"),
+            (f"  {many(len(matches), 'match', 'matches')}" if words else "", "$accent"),
         )
         self.table.show_head(head, empty=not self._listing)
         self.set_class(not self._listing, "-empty")

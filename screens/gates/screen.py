@@ -28,6 +28,7 @@ from vlmconsole.screens.pictures.zoom import Zoom
 from vlmconsole.screens.widgets.dialogs import Reader
 from vlmconsole.screens.widgets.filtered_table import FilteredTable
 from vlmconsole.screens.widgets.item_list import ItemList
+from vlmconsole.text.counts import many
 from vlmconsole.text.plain import inert
 from vlmconsole.vision.images import Picture, PictureError
 
@@ -138,7 +139,9 @@ class GatesScreen(LookingScreen[GateDesk]):
         runs = sum(entry.kind == "run" for entry in self._listing)
         plans = len(self._listing) - runs
         title = f" {runs} run{'s' * (runs != 1)} · {plans} frozen plan{'s' * (plans != 1)}"
-        head = Content.assemble((title, "$muted"), (f"  {len(matches)} found" if words else "", "$accent"))
+        head = Content.assemble(
+            (title, "$muted"), (f"  {many(len(matches), 'match', 'matches')}" if words else "", "$accent")
+        )
         self.table.show_head(head, empty=not self._listing)
 
     # -- parts and moving about ----------------------------------------------------------------------------

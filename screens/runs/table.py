@@ -12,6 +12,7 @@ from vlmconsole.screens.keys import key_of
 from vlmconsole.screens.theme import painted
 from vlmconsole.screens.widgets.filtered_table import FilteredTable
 from vlmconsole.screens.widgets.item_list import ItemList
+from vlmconsole.text.counts import many
 from vlmconsole.text.fitting import fitted
 from vlmconsole.text.signs import CHOSEN, LATE_PASS, sign_of
 from vlmconsole.text.times import duration, is_today
@@ -149,7 +150,7 @@ def _counts(board: RunsBoard, words: str, comparing: str, *, named: bool) -> Con
     if board.ledger:
         pieces.append((" · ledger broken", "$error"))
     if words.strip():
-        pieces.append((f"  {len(board.lines)} found", "$accent"))
+        pieces.append((f"  {many(len(board.lines), 'match', 'matches')}", "$accent"))
     if comparing:
         pieces.append((f"  {comparing}", "$accent"))
     return Content.assemble(*pieces)
