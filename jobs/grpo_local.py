@@ -392,7 +392,7 @@ def _outcome(context: Context) -> TrainingOutcome | None:
         return None
     first, last = validated[0], validated[-1]
     causes = grpo_causes(list(context.run.read_jsonl(TRAINING)), last["samples"])
-    outcome = training_outcome(first["rewards"], last["rewards"], causes)
+    outcome = training_outcome(first["rewards"], last["rewards"], causes, last["samples"])
     say_outcome(context, outcome)
     return outcome
 

@@ -428,6 +428,7 @@ class Teacher:
             read_rewards(self.run_folder, START_EPOCH),
             read_rewards(self.run_folder, choice.epoch),
             sft_causes(losses, self.spec.lr, samples),
+            samples,
         )
         say_outcome(self.context, outcome)
         return outcome

@@ -114,3 +114,13 @@ def test_shares_are_met_and_images_stay_together(tmp_path: Path):
     for example in examples(dataset):
         places.setdefault(example.images[0], set()).add(example.split)
     assert all(len(splits) == 1 for splits in places.values())
+
+
+def test_a_dataset_is_titled_by_its_file_or_folder(tmp_path: Path) -> None:
+    source = tmp_path / "shops"
+    source.mkdir()
+    path = rows_of(source, {"image": "a.png", "question": "What is it?", "answer": "circle"})
+    assert imported(path, tmp_path / "datasets").manifest["title"] == "imported from rows.jsonl"
+    folder = Path(__file__).parents[1] / "data" / "datasets" / "classes"
+    made = imported(folder, tmp_path / "datasets", name="kinds", prompt="What shape?")
+    assert made.manifest["title"] == "imported from classes"

@@ -38,6 +38,25 @@ def test_one_lucky_answer_is_not_learning() -> None:
     assert not outcome.learned and mentions(outcome.text, "did not learn", "0 %", "2 %")
 
 
+def truths(*values: str, answer: str = "") -> list[dict[str, Any]]:
+    return [{"answer": answer or value, "truth": value, "valid": True} for value in values]
+
+
+def test_a_gain_that_one_answer_to_everything_reaches_is_not_learning() -> None:
+    given = truths(*["right"] * 19, *["left"] * 17, answer="right")
+    outcome = training_outcome([0.0] * 36, [1.0] * 19 + [0.0] * 17, ["rate"], given)
+    assert outcome.low > 0 and not outcome.learned and "rate" not in outcome.causes
+    assert mentions(" ".join(outcome.causes), "no better than one answer", "right", "53 %", "36 of 36")
+    assert mentions(outcome.text, "did not learn", "53 %")
+
+
+def test_what_scores_above_the_commonest_truth_is_learned() -> None:
+    given = truths(*["right"] * 19, *["left"] * 17)
+    assert training_outcome([0.0] * 36, [1.0] * 30 + [0.0] * 6, (), given).learned
+    alike = truths(*["yes"] * 36)  # one truth alone: there is nothing to tell apart
+    assert training_outcome([0.0] * 36, [1.0] * 36, (), alike).learned
+
+
 @pytest.mark.parametrize(
     ("losses", "lines", "cause"),
     [

@@ -20,6 +20,7 @@ LITTLE = 0.8  # of the first loss: a training that ends above it hardly moved
 BY_HEART = 0.1  # nats a token: below it the training answers are known
 LEVEL = 0.85  # of the loss half-way: a training that ends above it has stopped learning
 MOSTLY = 0.8  # of answers, groups, steps
+_NOISE = 1e-9
 SHOWN = 2  # losses at either end that are averaged: a tenth of the steps, at least so many
 
 
@@ -70,13 +71,42 @@ class TrainingOutcome:
         }
 
 
-def training_outcome(before: Sequence[float], after: Sequence[float], causes: Iterable[str] = ()) -> TrainingOutcome:
-    """The outcome over the same dev examples in the same order; causes count only where nothing was learned."""
+def training_outcome(
+    before: Sequence[float],
+    after: Sequence[float],
+    causes: Iterable[str] = (),
+    samples: Sequence[Mapping[str, Any]] = (),
+) -> TrainingOutcome:
+    """Return the outcome over the same dev examples in the same order; causes count only where nothing was learned.
+
+    `samples` are the lines of the last answers: a score that always giving the commonest truth reaches too is none of
+    what was to be learned, however far below it the training began.
+    """
     within = all(0 <= score <= 1 for score in (*before, *after))  # a reward of one's own may go beyond
     gain = (paired_bounds if within else paired_interval)(before, after)
-    learned = gain.low > 0
     first, last = (sum(side) / len(side) for side in (before, after))
-    return TrainingOutcome(learned, first, last, gain.low, gain.high, len(before), () if learned else tuple(causes))
+    blind = _constant_answer(samples)
+    reasons = [] if blind is None or last > blind[1] + _NOISE else [_no_better(*blind), *answer_causes(samples)]
+    learned = gain.low > 0 and not reasons
+    if gain.low <= 0:
+        reasons = list(causes)
+    return TrainingOutcome(learned, first, last, gain.low, gain.high, len(before), tuple(reasons))
+
+
+def _constant_answer(samples: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
+    """The commonest truth and its share, where there are several; None where there is none to compare with."""
+    truths = Counter(str(sample["truth"]) for sample in samples if sample.get("truth") is not None)
+    if len(truths) < 2:
+        return None
+    truth, times = truths.most_common(1)[0]
+    return truth, times / len(samples)
+
+
+def _no_better(truth: str, share: float) -> str:
+    return (
+        f"no better than one answer: always “{one_line(truth, 40)}” scores {percent(share, 0)} here; it learned the"
+        " form of an answer, not which one is right"
+    )
 
 
 def answer_causes(samples: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -89,7 +89,7 @@ class ImportContent:
         return {
             "format": IMPORTED,
             "name": settings.name,
-            "title": f"imported from {self.source.root.name}",
+            "title": f"imported from {self.source.label}",
             "generation": generation,
             "source_format": self.form.name,
             "sources": self.sources,

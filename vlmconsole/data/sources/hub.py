@@ -25,6 +25,10 @@ class HubRows(Source):
         self.name, self.root = name, Path("/")  # paths of images are the library's own, in its cache
         self._parts = {split: _plain(part) for split, part in parts.items()}
 
+    @property
+    def label(self) -> str:
+        return self.name
+
     def files(self) -> list[SourceFile]:
         return []
 

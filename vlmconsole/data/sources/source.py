@@ -41,6 +41,12 @@ class Source(ABC):
         """The files that hold the rows; none where the images' own places say it all."""
 
     @property
+    def label(self) -> str:
+        """What people call it: the name of its one file, else of its folder."""
+        files = self.files()
+        return files[0].path.name if len(files) == 1 else self.root.absolute().name
+
+    @property
     def question_needed(self) -> bool:
         """Whether the rows hold no question, so that one must be given for all."""
         return False
