@@ -51,7 +51,7 @@ class BrowsedSplit:
         return len(self.examples)
 
     def example(self, index: int) -> Example:
-        """The example at `index` with its images. Raises DataError where its row group is damaged."""
+        """Return the example at `index` with its images. Raises DataError where its row group is damaged."""
         group = bisect_right(self._ends, index)
         images = self._images(group)[index - (self._ends[group - 1] if group else 0)].as_py() or ()
         if not all(isinstance(image, dict) and isinstance(image.get("bytes"), bytes) for image in images):
@@ -88,5 +88,5 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def image_count(example: Example) -> int:
-    """How many images an example has, by the tags of its turns."""
+    """Return how many images an example has, by the tags of its turns."""
     return sum(turn.text.count(IMAGE_TAG) for turn in example.turns)

@@ -27,7 +27,7 @@ class BundledTask:
     about: str
 
     def import_command(self, folder: Path) -> list[str]:
-        """The words of the command that imports it from `folder`."""
+        """Return the words of the command that imports it from `folder`."""
         words = ["vlmconsole", "data", "import", str(folder), "--name", self.name]
         return [*words, "--answer", self.answer, "--split", SPLIT]
 
@@ -52,7 +52,7 @@ TASKS = {
 
 
 def find_task(name: str) -> BundledTask:
-    """The example called `name`. Raises DataError with the nearest name."""
+    """Return the example called `name`. Raises DataError with the nearest name."""
     if name in TASKS:
         return TASKS[name]
     close = difflib.get_close_matches(name, TASKS, n=1)

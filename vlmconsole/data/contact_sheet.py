@@ -18,7 +18,7 @@ CAPTION = 18
 
 
 def caption(row: Row) -> str:
-    """What is written under a picture: its index, and its truth in short."""
+    """Return what is written under a picture: its index, and its truth in short."""
     try:
         counts = json.loads(row.truth)
         counted = f"{counts['red_circles']} red · {counts['blue_squares']} blue"
@@ -28,14 +28,16 @@ def caption(row: Row) -> str:
 
 
 def contact_sheet(rows: Sequence[Row], *, columns: int = 8) -> Image.Image:
-    """The rows' pictures in a grid, `columns` wide, each scaled to fit 150 × 150 pixels. Raises ValueError for none."""
+    """Return the rows' pictures in a grid, `columns` wide, each scaled to fit 150 × 150 pixels. Raises ValueError for
+    none.
+    """
     if not rows:
         raise ValueError("a contact sheet needs at least one image")
     return _grid([(row.image(), caption(row)) for row in rows], columns)
 
 
 def example_sheet(examples: Sequence[Example], *, columns: int = 8) -> Image.Image | None:
-    """Every image of the examples in a grid, with index and truth; None where they have none."""
+    """Return every image of the examples in a grid, with index and truth; None where they have none."""
     cells = [
         (Image.open(io.BytesIO(image)), f"{example.index}: {truth_text(example.truth)}")
         for example in examples

@@ -78,7 +78,9 @@ def make_dataset(
 
 
 def pinned(recipe: Recipe) -> Recipe:
-    """The recipe with the hash of each of its files' bytes, and of their pictures'. Raises DataError, RecipeError."""
+    """Return the recipe with the hash of each of its files' bytes, and of their pictures'. Raises DataError,
+    RecipeError.
+    """
     for split in recipe.splits:
         for part in split.parts:
             if part.file is not None and not Path(part.file).is_file():
@@ -87,7 +89,7 @@ def pinned(recipe: Recipe) -> Recipe:
 
 
 def made_already(folder: Path, recipe: Recipe, *, replace: bool = False) -> bool:
-    """Whether this pinned recipe made that folder; another's is only right where it is to be replaced.
+    """Return whether this pinned recipe made that folder; another's is only right where it is to be replaced.
 
     Raises DataError for another's, with the hashes of files whose bytes changed.
     """
@@ -369,7 +371,7 @@ class _Maker:
 
 
 def expected(part: Part) -> int:
-    """How many pictures a part gives; those of a user's file are counted there. Raises DataError."""
+    """Return how many pictures a part gives; those of a user's file are counted there. Raises DataError."""
     if part.file is None:
         return part.size or 0
     rows = count_own(Path(part.file))[0]
@@ -377,7 +379,7 @@ def expected(part: Part) -> int:
 
 
 def read_objects(folder: Path, split: str) -> list[dict[str, Any]]:
-    """The object list of a split: uid, group, label, objects… of each picture."""
+    """Return the object list of a split: uid, group, label, objects… of each picture."""
     path = folder / f"{split}.objects.jsonl"
     try:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]

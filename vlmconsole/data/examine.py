@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 
 
 def check_dataset(folder: Path, datasets: Path, *, on_progress: Progress | None = None) -> list[Finding]:
-    """Everything that can be checked of the dataset in `folder`; `datasets` holds the lab's picture index.
+    """Return everything that can be checked of the dataset in `folder`; `datasets` holds the lab's picture index.
 
     Hashes, schema, truth's place, labels (from pixels), coverage, replay and isolation are recomputed, none
     is taken from the manifest's word. Raises DataError when the folder is no dataset.

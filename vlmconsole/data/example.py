@@ -104,7 +104,7 @@ class Example:
         return last.text.removeprefix(IMAGE_TAG) if last.images == 1 else last.text
 
     def messages(self) -> list[Message]:
-        """The conversation up to the last question, as it is sent. Raises DataError as `pictures`."""
+        """Return the conversation up to the last question, as it is sent. Raises DataError as `pictures`."""
         left = list(self.pictures())
         messages = []
         for turn in self.asked:
@@ -113,7 +113,9 @@ class Example:
         return messages
 
     def pictures(self) -> tuple[Picture, ...]:
-        """The images opened, as they are sent. Raises DataError, naming the example, when one cannot be decoded."""
+        """Return the images opened, as they are sent. Raises DataError, naming the example, when one cannot be
+        decoded.
+        """
         try:
             several = len(self.images) > 1
             names = (f"{self.id} ({number})" if several else self.id for number in range(1, len(self.images) + 1))
@@ -136,7 +138,8 @@ class Example:
             raise DataError(f"An image of {self.id} cannot be decoded: {reason}.", code="image-invalid") from None
 
     def questions(self) -> Iterator[Example]:
-        """An example for each question asked, with what stands before it: all but the last are scored by the answer
+        """Yield an example for each question asked, with what stands before it: all but the last are scored by the
+        answer
         that is taught. The first keeps the id, the second is `ID#2`, the last of several has the example's truth.
         """
         asked = [at for at, turn in enumerate(self.turns) if turn.role == "user"]
@@ -170,7 +173,7 @@ class Example:
             raise DataError(f"{self.id}: {tags} {IMAGE_TAG} for {many(images, 'image')}", code="image-tags")
 
     def columns(self) -> dict[str, Any]:
-        """The example as its Parquet row: verl's columns, then our own."""
+        """Return the example as its Parquet row: verl's columns, then our own."""
         options = json.dumps(dict(self.options), ensure_ascii=False, sort_keys=True)
         return {
             "data_source": self.source,
@@ -192,12 +195,12 @@ class Example:
 
 
 def truth_text(truth: Any) -> str:
-    """A truth as text (verl's `ground_truth`): text as it is, everything else as JSON."""
+    """Return a truth as text (verl's `ground_truth`): text as it is, everything else as JSON."""
     return truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
 
 
 def example_schema() -> Any:
-    """The Arrow schema of a split's Parquet file."""
+    """Return the Arrow schema of a split's Parquet file."""
     import pyarrow as pa
 
     text = pa.string()
@@ -315,7 +318,7 @@ def write_examples(path: Path, examples: Iterable[Example]) -> int:
 
 
 def read_examples(path: Path) -> Iterator[Example]:
-    """The examples of a split, of drawn scenes too, a few at a time. Raises DataError naming the row."""
+    """Yield the examples of a split, of drawn scenes too, a few at a time. Raises DataError naming the row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -336,7 +339,7 @@ def read_examples(path: Path) -> Iterator[Example]:
 
 
 def read_questions(path: Path) -> Iterator[Example]:
-    """An example for each question of a split's examples. Raises DataError, naming what cannot be asked."""
+    """Yield an example for each question of a split's examples. Raises DataError, naming what cannot be asked."""
     for example in read_examples(path):
         example.check()
         yield from example.questions()
@@ -353,7 +356,9 @@ class ScoredTruth:
 
 
 def read_truths(path: Path) -> Iterator[ScoredTruth]:
-    """The truth of each example of a split, without its images. Raises DataError for a file that cannot be read."""
+    """Yield the truth of each example of a split, without its images. Raises DataError for a file that cannot be
+    read.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -376,7 +381,7 @@ def read_truths(path: Path) -> Iterator[ScoredTruth]:
 
 
 def from_columns(value: Mapping[str, Any], where: str) -> Example:
-    """An example from a Parquet row of either form. Raises DataError, naming `where`."""
+    """Return an example from a Parquet row of either form. Raises DataError, naming `where`."""
     try:
         own = "turns" in value
         truth = json.loads(value["truth"]) if own else value["reward_model"]["ground_truth"]

@@ -14,7 +14,7 @@ DIGITS = 12  # of a digest, in a folder's name
 
 
 def generation(datasets: Path, name: str, digest: str = "") -> Path:
-    """The folder of the generation with that digest (hex) where the lab holds it, else the newest one's."""
+    """Return the folder of the generation with that digest (hex) where the lab holds it, else the newest one's."""
     newest = datasets / name
     if not digest or _digest(newest) == digest:
         return newest
@@ -23,13 +23,13 @@ def generation(datasets: Path, name: str, digest: str = "") -> Path:
 
 
 def generations(datasets: Path, name: str) -> list[Path]:
-    """The folders of all generations of a dataset, the newest first by its plain name."""
+    """Return the folders of all generations of a dataset, the newest first by its plain name."""
     earlier = sorted(datasets.glob(f"{name}@*")) if "@" not in name else []
     return [path for path in (datasets / name, *earlier) if (path / MANIFEST).is_file()]
 
 
 def aside(folder: Path) -> Path:
-    """Where the generation in `folder` goes when another takes its name."""
+    """Return where the generation in `folder` goes when another takes its name."""
     stem = f"{folder.name}@{manifest_digest(read_manifest(folder))[:DIGITS]}"
     names = [stem, *(f"{stem}-{n}" for n in range(2, 1000))]
     return next(path for path in (folder.with_name(name) for name in names) if not path.exists())

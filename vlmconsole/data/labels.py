@@ -15,12 +15,12 @@ OWN = "own"
 
 
 def unreadable(group: str) -> bool:
-    """Whether a group's labels cannot be read from connected areas: overlapping things, a user's own photos."""
+    """Return whether a group's labels cannot be read from connected areas: overlapping things, a user's own photos."""
     return group == OWN or (group in EXPLORATORY and group != "beyond")
 
 
 def wrong_label(row: Row, facts: dict[str, Any]) -> str:
-    """What the pixels say against the truth and the object list, in one sentence; empty when they agree.
+    """Return what the pixels say against the truth and the object list, in one sentence; empty when they agree.
 
     `facts` is the picture's line of the object list.
     """

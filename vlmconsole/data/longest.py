@@ -28,7 +28,7 @@ class LongestExample:
 
 
 def longest_example(paths: Iterable[Path]) -> LongestExample:
-    """The largest of each in these splits, images among `LOOKED_AT` of each. Raises DataError."""
+    """Return the largest of each in these splits, images among `LOOKED_AT` of each. Raises DataError."""
     longest = LongestExample()
     for path in paths:
         split = BrowsedSplit(path)

@@ -15,7 +15,9 @@ IMPORTED = 2  # `format` of an imported dataset's manifest; those of drawn scene
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """A dataset's manifest, with its tables `splits` and `files`. Raises DataError when the folder is no dataset."""
+    """Return a dataset's manifest, with its tables `splits` and `files`. Raises DataError when the folder is no
+    dataset.
+    """
     try:
         value = read_json(folder / MANIFEST)
     except UnreadableError as error:

@@ -49,7 +49,7 @@ class Promised:
 
 
 def look_up(name: str, datasets: Path) -> DataSource:
-    """What `name` stands for; nothing is made. Raises DataError and RecipeError, with the nearest name."""
+    """Return what `name` stands for; nothing is made. Raises DataError and RecipeError, with the nearest name."""
     place = named(name)
     for folder in (place,) if "/" in name else (datasets / name, place):
         if (folder / MANIFEST).is_file():
@@ -85,7 +85,7 @@ def ready(
     watch: Watch = lambda name, done, total: None,
     pause: Callable[[], None] = lambda: None,
 ) -> Path:
-    """The folder of the dataset called `name`, made now if need be, with all that it replays from.
+    """Return the folder of the dataset called `name`, made now if need be, with all that it replays from.
 
     `pause` is called now and then while another maker is waited for, and may raise to end that. Raises LeakError,
     DataError and RecipeError.
@@ -108,7 +108,8 @@ def make(
     pause: Callable[[], None] = lambda: None,
     replace: bool = False,
 ) -> Path:
-    """The folder of what `recipe` makes, and first of every shipped dataset that it replays from. Raises as `ready`.
+    """Return the folder of what `recipe` makes, and first of every shipped dataset that it replays from. Raises as
+    `ready`.
 
     With `replace` another dataset of its name is put aside.
     """
@@ -142,14 +143,16 @@ def make(
 
 
 def own_files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a manifest tells of the user's files: `file`, `sha256`, `split`, `rows`, `ignored` (key → rows)."""
+    """Return what a manifest tells of the user's files: `file`, `sha256`, `split`, `rows`, `ignored` (key → rows)."""
     listed = manifest.get("own")
     entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     return [{**entry, "ignored": entry.get("ignored") or {}, "file": entry.get("file", "")} for entry in entries]
 
 
 def files_note(recipe: Recipe) -> str:
-    """What a recipe takes from files of the user's, before it is made; "" where it takes none. Raises DataError."""
+    """Return what a recipe takes from files of the user's, before it is made; "" where it takes none. Raises
+    DataError.
+    """
     notes = []
     for path in recipe.files:
         rows, ignored = count_own(path)
@@ -160,7 +163,7 @@ def files_note(recipe: Recipe) -> str:
 
 
 def promised(name: str, datasets: Path) -> dict[str, Promised]:
-    """The splits of a dataset by name, as made or as its recipe promises them.
+    """Return the splits of a dataset by name, as made or as its recipe promises them.
 
     Raises as `look_up`, and DataError where the made one is not what the recipe's file holds now.
     """

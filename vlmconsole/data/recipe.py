@@ -161,7 +161,7 @@ class Recipe(_RecipeModel):
         return list(dict.fromkeys(Path(part.file) for part in parts if part.file is not None))
 
     def pinned(self, hashes: Mapping[Path, str | None]) -> Recipe:
-        """This recipe with the hash of each file's content (None takes it out).
+        """Return this recipe with the hash of each file's content (None takes it out).
 
         Raises RecipeError where it names another one.
         """
@@ -179,12 +179,12 @@ class Recipe(_RecipeModel):
 
 
 def recipe_names() -> list[str]:
-    """The shipped recipes."""
+    """Return the shipped recipes."""
     return preset_names("data")
 
 
 def load_recipe(name: str, *, seed: int | None = None, rename: str | None = None) -> Recipe:
-    """The shipped recipe called `name`, or the TOML file at that path, with another seed or name if given.
+    """Return the shipped recipe called `name`, or the TOML file at that path, with another seed or name if given.
 
     Raises RecipeError naming the key, or the nearest name.
     """

@@ -46,7 +46,7 @@ class Row:
         return hashlib.sha256(self.picture).hexdigest()
 
     def image(self) -> Image.Image:
-        """The picture as 8-bit RGB. Raises DataError, naming the row, when its bytes are no whole picture."""
+        """Return the picture as 8-bit RGB. Raises DataError, naming the row, when its bytes are no whole picture."""
         try:
             return Image.open(io.BytesIO(self.picture)).convert("RGB")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -59,7 +59,7 @@ class Row:
         return pixel_sha256(self.image())
 
     def verl(self) -> dict[str, Any]:
-        """The row as verl's dataset class reads it."""
+        """Return the row as verl's dataset class reads it."""
         return {
             "data_source": self.source,
             "prompt": [{"role": "user", "content": IMAGE_TAG + self.question}],
@@ -71,7 +71,7 @@ class Row:
 
 
 def schema() -> Any:
-    """The Arrow schema of a split's Parquet file."""
+    """Return the Arrow schema of a split's Parquet file."""
     import pyarrow as pa
 
     text = pa.string()
@@ -105,7 +105,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a split, a few at a time. Raises DataError naming the row that is not in the schema."""
+    """Yield the rows of a split, a few at a time. Raises DataError naming the row that is not in the schema."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -126,7 +126,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def from_verl(value: dict[str, Any], where: str) -> Row:
-    """A Row from verl's form. Raises DataError unless it has one user turn and one picture as bytes."""
+    """Return a Row from verl's form. Raises DataError unless it has one user turn and one picture as bytes."""
     try:
         turns, images = value["prompt"], value["images"]
         extra = value.get("extra_info") or {}

@@ -13,7 +13,7 @@ from vlmconsole.scoring.scorers import Scored, ScoringError, read_truth, score
 
 
 def scored_by(example: Example, scorer: str = "") -> tuple[str, Mapping[str, Any]]:
-    """The scorer of an example's answers by name ("": its own), and its options."""
+    """Return the scorer of an example's answers by name ("": its own), and its options."""
     name = scorer or example.scorer
     return name, example.options if name == example.scorer else {}
 
@@ -53,6 +53,6 @@ def check_askable(example: Example, scorer: str = "", more: Mapping[str, Any] | 
 
 
 def common_scorer(examples: Iterable[Example]) -> str:
-    """The one scorer of all these examples, without options; "" where there are several, or options."""
+    """Return the one scorer of all these examples, without options; "" where there are several, or options."""
     scorers = {example.scorer if not example.options else "" for example in examples}
     return scorers.pop() if len(scorers) == 1 else ""

@@ -52,7 +52,9 @@ class Sheet:
 
 
 def folder_images(folder: Path) -> Iterator[SheetImage]:
-    """The images right in a folder, by name; files that are no images are passed over. Raises DataError for none."""
+    """Yield the images right in a folder, by name; files that are no images are passed over. Raises DataError for
+    none.
+    """
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file())
     except OSError as error:
@@ -68,7 +70,7 @@ def folder_images(folder: Path) -> Iterator[SheetImage]:
 
 
 def dataset_images(examples: Iterable[Example]) -> Iterator[SheetImage]:
-    """The images of a dataset's examples, under their ids; those without an image cannot be asked about one."""
+    """Yield the images of a dataset's examples, under their ids; those without an image cannot be asked about one."""
     for example in examples:
         yield SheetImage(example.id, example.images, "" if example.images else "it has no image")
 

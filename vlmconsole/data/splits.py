@@ -78,7 +78,7 @@ class PictureIndex:
             connection.close()
 
     def seen(self, *, but: str = "", roles: Iterable[str] | None = None) -> set[str]:
-        """Every file and pixel hash known, of splits in these `roles` alone where they are given.
+        """Return every file and pixel hash known, of splits in these `roles` alone where they are given.
 
         Those of the dataset whose recipe hash is `but` do not count.
         """
@@ -90,7 +90,7 @@ class PictureIndex:
             return {value for *row, role in rows for value in row if value and (wanted is None or role in wanted)}
 
     def find(self, hashes: Iterable[str]) -> list[Known]:
-        """Every entry with one of these file or pixel hashes, in the order of their making."""
+        """Return every entry with one of these file or pixel hashes, in the order of their making."""
         if not self.path.exists():
             return []
         matches: list[Known] = []
@@ -101,7 +101,7 @@ class PictureIndex:
         return matches
 
     def all(self) -> Iterator[Known]:
-        """Every entry, in the order of their making."""
+        """Yield every entry, in the order of their making."""
         if self.path.exists():
             with self._open() as db:
                 for row in db.execute(f"SELECT {_COLUMNS} FROM pictures ORDER BY rowid"):

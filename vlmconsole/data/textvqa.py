@@ -50,7 +50,7 @@ class TextVqaQuestion:
 
 
 def shards(place: Path) -> list[Path]:
-    """The Parquet files meant by a file or a folder, by name. Raises DataError when there are none."""
+    """Return the Parquet files meant by a file or a folder, by name. Raises DataError when there are none."""
     files = [place] if place.is_file() else sorted(place.glob("*.parquet"))
     if not files:
         raise DataError(f"{place} holds no Parquet shard.", "Give the folder of the TextVQA validation shards.")
@@ -58,7 +58,7 @@ def shards(place: Path) -> list[Path]:
 
 
 def read_shard(path: Path) -> Iterator[TextVqaQuestion]:
-    """The rows of one shard. Raises DataError naming the row and what it lacks."""
+    """Yield the rows of one shard. Raises DataError naming the row and what it lacks."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -95,7 +95,7 @@ def _question(value: dict[str, Any], where: str) -> TextVqaQuestion:
 
 
 def choose(questions: Iterator[TextVqaQuestion], n: int = PICTURES) -> list[TextVqaQuestion]:
-    """The `n` questions of the rule, in its order. Only the `n` best pictures are kept in memory.
+    """Return the `n` questions of the rule, in its order. Only the `n` best pictures are kept in memory.
 
     Raises DataError when there are fewer pictures.
     """
@@ -176,7 +176,7 @@ def _make(place: Path, datasets: Path, n: int, say: Callable[[str], None]) -> Pa
 
 
 def textvqa_findings(folder: Path, manifest: dict[str, Any], datasets: Path) -> list[Finding]:
-    """What can be checked of `textvqa64` without its shards: files, hashes, order of choice, truth, isolation.
+    """Return what can be checked of `textvqa64` without its shards: files, hashes, order of choice, truth, isolation.
 
     Whether no shard holds a lower hash, and whether the human answers are right, cannot be.
     """

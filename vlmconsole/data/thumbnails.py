@@ -28,7 +28,7 @@ class Thumbnails:
         self._size = 0
 
     def get(self, key: str) -> bytes | None:
-        """The thumbnail under `key` (JPEG); b"" for an image that has none, None where it was not made yet."""
+        """Return the thumbnail under `key` (JPEG); b"" for an image that has none, None where it was not made yet."""
         with self._lock:
             try:
                 row = self._opened().execute("SELECT data FROM thumbnails WHERE key = ?", (key,)).fetchone()
@@ -86,7 +86,7 @@ def _size(database: sqlite3.Connection) -> int:
 
 
 def make_thumbnail(image: bytes, side: int = SIDE) -> bytes:
-    """A JPEG of at most `side` × `side` pixels of encoded image bytes; b"" where they are no image."""
+    """Return a JPEG of at most `side` × `side` pixels of encoded image bytes; b"" where they are no image."""
     from PIL import Image
 
     try:

@@ -15,7 +15,7 @@ from vlmconsole.text.counts import many
 
 
 def check_own(path: Path, datasets: Path) -> list[Finding]:
-    """Everything that can be checked of a user's file. Raises DataError when the file itself cannot be read."""
+    """Return everything that can be checked of a user's file. Raises DataError when the file itself cannot be read."""
     whole = examine_own(path)
     n = len(whole.rows)
     findings = [finding("rows", f"{many(n, 'row')}: image, question and answer of each can be read", whole.wrong)]

@@ -46,7 +46,7 @@ class OwnFile:
 
 
 def read_own(path: Path) -> Iterator[Row]:
-    """The rows of a user's file, in order. Raises DataError naming the line and what is wrong with it."""
+    """Yield the rows of a user's file, in order. Raises DataError naming the line and what is wrong with it."""
     for _, row in _rows(path, OwnFile()):
         if isinstance(row, DataError):
             raise row
@@ -54,7 +54,9 @@ def read_own(path: Path) -> Iterator[Row]:
 
 
 def examine_own(path: Path) -> OwnFile:
-    """All of a user's file, with every line that is wrong. Raises DataError when the file itself cannot be read."""
+    """Return all of a user's file, with every line that is wrong. Raises DataError when the file itself cannot be
+    read.
+    """
     whole = OwnFile()
     for given, row in _rows(path, whole):
         if isinstance(row, DataError):
@@ -66,7 +68,7 @@ def examine_own(path: Path) -> OwnFile:
 
 
 def own_file(path: Path) -> OwnFile:
-    """All of a user's file. Raises DataError naming the first line that cannot be used."""
+    """Return all of a user's file. Raises DataError naming the first line that cannot be used."""
     whole = examine_own(path)
     if whole.wrong:
         raise DataError(whole.wrong[0], code="rows-invalid")

@@ -20,7 +20,7 @@ _FORMS = "key image: a path, a data: URL, or bytes"
 
 
 def image_of(image: Any, row: Mapping[str, Any], folder: Path, where: str) -> bytes:
-    """The bytes that will be sent: the file's own where they are plain, else a lossless RGB PNG.
+    """Return the bytes that will be sent: the file's own where they are plain, else a lossless RGB PNG.
 
     `row` is the whole row, `folder` what paths are relative to. Raises DataError.
     """
@@ -40,12 +40,12 @@ def image_of(image: Any, row: Mapping[str, Any], folder: Path, where: str) -> by
 
 
 def held_image(image: Any) -> bool:
-    """Whether a cell holds something that may be an image: a text, bytes, or a table of bytes and path."""
+    """Return whether a cell holds something that may be an image: a text, bytes, or a table of bytes and path."""
     return isinstance(image, Mapping) or (isinstance(image, (str, bytes)) and bool(image))
 
 
 def located(image: Any, folder: Path) -> Path | bytes:
-    """Where an image's bytes are, or the bytes: of a path, a `data:` URL, bytes, or a table {bytes, path}.
+    """Return where an image's bytes are, or the bytes: of a path, a `data:` URL, bytes, or a table {bytes, path}.
 
     Raises DataError with the reason, for an address too: nothing is fetched.
     """
@@ -67,7 +67,7 @@ def located(image: Any, folder: Path) -> Path | bytes:
 
 
 def image_paths(image: Any, folder: Path) -> list[Path]:
-    """The files that a row's image names by path, as far as it can be told; nothing is raised."""
+    """Return the files that a row's image names by path, as far as it can be told; nothing is raised."""
     paths = []
     for entry in image if isinstance(image, list) else [image]:
         if isinstance(entry, Mapping):

@@ -15,7 +15,7 @@ _QUOTED = re.compile(r"""'([^']*)'|"([^"]*)\"""")
 
 
 def missing_options(row: Mapping[str, Any], question: str) -> str:
-    """Why a row's options cannot be used; "" where it has none, or its question holds each of them."""
+    """Return why a row's options cannot be used; "" where it has none, or its question holds each of them."""
     keys = _option_keys(row)
     if not keys:
         return ""
@@ -38,7 +38,7 @@ def _option_keys(row: Mapping[str, Any]) -> list[str]:
 
 
 def listed_texts(value: Any) -> list[str]:
-    """The texts of a cell of options: a list, a list written as text, a table, or tables with `text`."""
+    """Return the texts of a cell of options: a list, a list written as text, a table, or tables with `text`."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _listed(value)  # some datasets hold their list as text
     if isinstance(value, Mapping):

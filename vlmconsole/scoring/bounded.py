@@ -124,7 +124,7 @@ def paired_bounds(
 def paired_difference(
     before: Sequence[float], after: Sequence[float], *, seed: int = 0, confidence: float = CONFIDENCE
 ) -> Interval:
-    """The interval of mean(after) − mean(before) that holds its level at this n.
+    """Return the interval of mean(after) − mean(before) that holds its level at this n.
 
     Gaffke's bounds below SMALL pairs, or where fewer than FEW_MOVED differ; else the percentile bootstrap.
     """

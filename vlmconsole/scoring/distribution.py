@@ -25,7 +25,7 @@ class Distribution:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The `share` quantile (0…1) of values in ascending order, linear between the two nearest.
+    """Return the `share` quantile (0…1) of values in ascending order, linear between the two nearest.
 
     The same rule as numpy's default (Hyndman and Fan's type 7). Raises ValueError without values.
     """
@@ -38,12 +38,12 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def few(n: int, what: str = "values") -> str | None:
-    """What is to be said beside a p95 of so few values; None where there are enough."""
+    """Return what is to be said beside a p95 of so few values; None where there are enough."""
     return f"p95 rests on few {what} (n = {n} < {SMALL_N})" if n < SMALL_N else None
 
 
 def distribution(values: Iterable[float | None]) -> Distribution | None:
-    """The distribution of the known values; None when there is none."""
+    """Return the distribution of the known values; None when there is none."""
     known = sorted(value for value in values if value is not None)
     if not known:
         return None

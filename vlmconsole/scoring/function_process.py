@@ -42,7 +42,9 @@ class FunctionProcess:
         self._copied: threading.Thread | None = None
 
     def call(self, request: Mapping[str, Any], limit: float = CALL_LIMIT) -> Any:
-        """The JSON value that the function gives for a request. Raises FunctionFailure, after `limit` s at most."""
+        """Return the JSON value that the function gives for a request. Raises FunctionFailure, after `limit` s at
+        most.
+        """
         with self._lock:
             child = self._started()
             try:

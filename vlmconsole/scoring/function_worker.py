@@ -24,7 +24,7 @@ LONGEST_REASON = 300
 
 
 def bound(function: Callable[..., Any], given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords for one call, by the names of the function's parameters.
+    """Return the keywords for one call, by the names of the function's parameters.
 
     Raises TypeError for a parameter that nothing fills and for an option that no parameter takes.
     """
@@ -58,7 +58,7 @@ def bound(function: Callable[..., Any], given: Mapping[str, Any], options: Mappi
 
 
 def answer(function: Callable[..., Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """The reply to one request: `{"value": …}`, or `{"error": …}` in words."""
+    """Return the reply to one request: `{"value": …}`, or `{"error": …}` in words."""
     try:
         value = function(**bound(function, request, request.get("options") or {}))
         if hasattr(value, "item") and not isinstance(value, dict | list | str):
@@ -69,7 +69,7 @@ def answer(function: Callable[..., Any], request: Mapping[str, Any]) -> dict[str
 
 
 def load(file: str, name: str, sha256: str) -> Callable[..., Any]:
-    """The function called `name` of a file, whose bytes must have that hash. Raises whatever the file raises."""
+    """Return the function called `name` of a file, whose bytes must have that hash. Raises whatever the file raises."""
     path = Path(file)
     source = path.read_bytes()
     if hashlib.sha256(source).hexdigest() != sha256:

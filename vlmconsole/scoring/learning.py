@@ -48,7 +48,7 @@ class TrainingOutcome:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TrainingOutcome:
-        """The outcome that a summary holds. Raises KeyError, TypeError and ValueError for what is none."""
+        """Return the outcome that a summary holds. Raises KeyError, TypeError and ValueError for what is none."""
         return cls(
             learned=value["learned"] is True,
             before=float(value["before"]),
@@ -110,7 +110,9 @@ def _no_better(truth: str, share: float) -> str:
 
 
 def answer_causes(samples: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What dev answers (lines of a samples' file) tell: not in the scorer's form, cut, or always the same one."""
+    """Return what dev answers (lines of a samples' file) tell: not in the scorer's form, cut, or always the same
+    one.
+    """
     n, causes = len(samples), list[str]()
     if not n:
         return causes
@@ -133,7 +135,7 @@ def answer_causes(samples: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def sft_causes(losses: Sequence[float], rate: float, samples: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why a supervised training may have learned nothing that its dev set shows."""
+    """Return why a supervised training may have learned nothing that its dev set shows."""
     causes = answer_causes(samples)
     if len(losses) < 2:
         return causes
@@ -158,7 +160,7 @@ def sft_causes(losses: Sequence[float], rate: float, samples: Sequence[Mapping[s
 
 
 def grpo_causes(lines: Sequence[Mapping[str, Any]], samples: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """Why a GRPO training may have learned nothing, from its training lines."""
+    """Return why a GRPO training may have learned nothing, from its training lines."""
     causes = answer_causes(samples)
     zero = [float(line["zero_advantage"]) for line in lines if isinstance(line.get("zero_advantage"), int | float)]
     if zero and sum(zero) / len(zero) >= MOSTLY:

@@ -11,7 +11,7 @@ from vlmconsole.text.toml import toml_value
 
 
 def described(scorer: Scorer[Any]) -> dict[str, Any]:
-    """A scorer as JSON values."""
+    """Return a scorer as JSON values."""
     return {
         "name": scorer.name,
         "label": scorer.label,
@@ -29,7 +29,7 @@ def described(scorer: Scorer[Any]) -> dict[str, Any]:
 
 
 def scorer_default(scorer: Scorer[Any], option: str) -> Any:
-    """The default of an option, as a JSON value."""
+    """Return the default of an option, as a JSON value."""
     return scorer.Options().model_dump(mode="json")[option]
 
 
@@ -53,7 +53,7 @@ def _line(example: Any) -> dict[str, Any]:
 
 
 def markdown(scorers: Sequence[Scorer[Any]]) -> str:
-    """The chapters of docs/scorers.md, one a scorer."""
+    """Return the chapters of docs/scorers.md, one a scorer."""
     return "\n".join(chapter for scorer in scorers for chapter in _chapter(scorer)) + "\n"
 
 

@@ -39,7 +39,7 @@ class ReadNumber:
 
 
 def numbers_in(text: str, decimal: Mark = "auto") -> list[ReadNumber | None]:
-    """The numbers of a text: one for each word that holds a digit, None where that word is no plain number.
+    """Return the numbers of a text: one for each word that holds a digit, None where that word is no plain number.
 
     `1,250` is 1250 unless the comma is said to be the decimal mark; `1,25` is 1.25 unless the point is. `10x20`, `A4`,
     `5/6` and `12:30` are none.
@@ -57,7 +57,7 @@ def numbers_in(text: str, decimal: Mark = "auto") -> list[ReadNumber | None]:
 
 
 def read_number(value: object, decimal: Mark = "auto") -> ReadNumber | None:
-    """A number from a JSON number or from a text that holds exactly one; None for everything else.
+    """Return a number from a JSON number or from a text that holds exactly one; None for everything else.
 
     A number beyond `LARGEST` is none, however it is written.
     """

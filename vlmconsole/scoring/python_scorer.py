@@ -39,7 +39,7 @@ class PythonOptions(ScorerOptions):
 
 
 def names_function(text: str) -> bool:
-    """Whether a scorer's name is that of a function in a file, with or without `python:` before it."""
+    """Return whether a scorer's name is that of a function in a file, with or without `python:` before it."""
     file, _, function = text.removeprefix(PREFIX).rpartition(":")
     return text.startswith(PREFIX) or (file.endswith(".py") and function.isidentifier())
 
@@ -53,7 +53,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def python_scorer(text: str) -> PythonScorer:
-    """The scorer of a function in a file, relative to the working folder. The file is read and not run.
+    """Return the scorer of a function in a file, relative to the working folder. The file is read and not run.
 
     Raises PythonFileError.
     """
@@ -148,7 +148,7 @@ class PythonScorer(Scorer[PythonOptions]):
 
 
 def score_of(value: Any) -> Score:
-    """What a function returned, as a score.
+    """Return what a function returned, as a score.
 
     Raises FunctionFailure for anything but a number from 0 to 1, and for a `correct` or `valid` that is no truth value.
     """

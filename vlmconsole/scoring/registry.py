@@ -33,7 +33,7 @@ class UnknownScorerError(LabError):
 
 
 def scorer_names() -> list[str]:
-    """Every scorer by name, sorted; nothing is imported."""
+    """Return every scorer by name, sorted; nothing is imported."""
     shipped = {module.name for module in pkgutil.iter_modules(supported.__path__)}
     return sorted(shipped | {point.name for point in entry_points(group=GROUP)})
 
@@ -71,8 +71,8 @@ def _find(name: str) -> Scorer[Any]:
 
 
 def unknown(name: str) -> str:
-    """Why `name` is no scorer, for a setting's message; "" when it is one, or is written as a function in a file:
-    whether that is there is told when it is planned, and an old run may be read without it."""
+    """Return why `name` is no scorer, for a setting's message; "" when it is one, or is written as a function in a
+    file: whether that is there is told when it is planned, and an old run may be read without it."""
     try:
         if names_function(name):
             split_name(name)
@@ -84,7 +84,8 @@ def unknown(name: str) -> str:
 
 
 def identity(scorer: str | Scorer[Any], options: Mapping[str, Any] | ScorerOptions | None = None) -> str:
-    """What of a scorer goes into hashes and conditions: its label, the options that are not defaults, its source.
+    """Return what of a scorer goes into hashes and conditions: its label, the options that are not defaults, its
+    source.
 
     Raises UnknownScorerError and OptionsError.
     """

@@ -42,7 +42,7 @@ def score_counts(answer: object, truth: CountAnswer) -> CountScore:
 
 
 def read_truth(value: str | Mapping[str, Any] | CountAnswer) -> CountAnswer:
-    """The truth of one picture, from JSON text (as in verl's `ground_truth`) or a mapping.
+    """Return the truth of one picture, from JSON text (as in verl's `ground_truth`) or a mapping.
 
     Raises TruthError unless it is exactly the two counts.
     """

@@ -92,7 +92,7 @@ class Reward:
         return Scored(valid and not failed, correct and not failed, mean, mean, reason, details)
 
     def sources(self) -> dict[str, PythonScorer]:
-        """The parts that are functions in files, by name."""
+        """Return the parts that are functions in files, by name."""
         return {
             name: scorer
             for name, scorer in zip(self.names, self._scorers, strict=True)
@@ -100,7 +100,7 @@ class Reward:
         }
 
     def identity(self) -> list[dict[str, Any]]:
-        """What goes into hashes and conditions: each part's identity and weight."""
+        """Return what goes into hashes and conditions: each part's identity and weight."""
         return [
             {"scorer": OWN if scorer is None else identity(scorer, part.options), "weight": part.weight}
             for part, scorer in zip(self.parts, self._scorers, strict=True)

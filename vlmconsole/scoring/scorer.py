@@ -83,7 +83,7 @@ class Scorer(ABC, Generic[O]):
         return ""
 
     def parse(self, options: Mapping[str, Any] | ScorerOptions | None) -> O:
-        """The options, checked. Raises OptionsError naming the key."""
+        """Return the options, checked. Raises OptionsError naming the key."""
         if isinstance(options, self.Options):
             return options
         try:
@@ -93,11 +93,13 @@ class Scorer(ABC, Generic[O]):
             raise OptionsError(f"The scorer {self.name}: {message}.", code="options-invalid") from None
 
     def check(self, truth: Any, options: Mapping[str, Any] | ScorerOptions | None = None) -> str:
-        """Why this truth (any JSON value) cannot be scored against; "" when it can. Raises OptionsError."""
+        """Return why this truth (any JSON value) cannot be scored against; "" when it can. Raises OptionsError."""
         return self._check(truth, self.parse(options))
 
     def misplaced(self, truth: Any, sizes: Sequence[tuple[int, int]]) -> str:
-        """Why a truth that fits cannot lie in any of its images (width, height, pixels as sent); "" where it can."""
+        """Return why a truth that fits cannot lie in any of its images (width, height, pixels as sent); "" where it
+        can.
+        """
         return ""
 
     def score(self, prediction: object, truth: Any, options: Mapping[str, Any] | ScorerOptions | None = None) -> Score:
@@ -118,7 +120,7 @@ class Scorer(ABC, Generic[O]):
 
 
 def accepted(truth: Any) -> list[str] | None:
-    """The accepted answers of a truth: of a text, a number or a list of them; None for everything else."""
+    """Return the accepted answers of a truth: of a text, a number or a list of them; None for everything else."""
     values = list(truth) if isinstance(truth, list | tuple) else [truth]
     if not values or any(isinstance(value, bool) or not isinstance(value, str | int | float) for value in values):
         return None
@@ -129,5 +131,5 @@ def accepted(truth: Any) -> list[str] | None:
 
 
 def right_or_wrong(right: bool) -> Score:
-    """A valid answer that is right or is not."""
+    """Return a valid answer that is right or is not."""
     return Score(float(right), right)

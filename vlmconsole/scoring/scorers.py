@@ -27,7 +27,8 @@ class Scored:
 
 
 def read_truth(scorer: str, truth: Any) -> Any:
-    """The truth as its scorer takes it, from a dataset's row: for TextVQA a list of human answers, also as JSON text.
+    """Return the truth as its scorer takes it, from a dataset's row: for TextVQA a list of human answers, also as JSON
+    text.
 
     Raises ScoringError when it is no such list.
     """
@@ -50,14 +51,14 @@ def score(scorer: str, answer: object, truth: Any, options: Mapping[str, Any] | 
 
 
 def known_scorer(name: str) -> str:
-    """The name again, "" too. Raises ValueError, for a setting, when there is no such scorer."""
+    """Return the name again, "" too. Raises ValueError, for a setting, when there is no such scorer."""
     if name and (reason := unknown(name)):
         raise ValueError(reason)
     return name
 
 
 def fitting_scorers(truth: Any) -> list[str]:
-    """The scorers that can judge a truth with their defaults, the narrowest of meaning first."""
+    """Return the scorers that can judge a truth with their defaults, the narrowest of meaning first."""
     return [name for name in sorted(scorer_names(), key=_breadth) if not _misfit(name, truth)]
 
 

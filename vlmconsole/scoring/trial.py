@@ -23,7 +23,7 @@ class Judgeable(Protocol):
 
 
 def trial(scorer: PythonScorer, options: Mapping[str, Any], limit: float, rows: Sequence[Judgeable]) -> str:
-    """Why a function cannot judge one of the first rows, each answered with its own truth; "" when it can.
+    """Return why a function cannot judge one of the first rows, each answered with its own truth; "" when it can.
 
     Runs in a child process, within `limit` seconds a row; the same question is answered once.
     """

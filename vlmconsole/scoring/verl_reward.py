@@ -62,7 +62,7 @@ def write_loader(folder: Path, reward: Reward, truths: dict[str, dict[str, Any]]
 
 
 def loaded_reward(loader: str) -> Callable[..., dict[str, float]]:
-    """The function that verl calls for the table beside a loader's file."""
+    """Return the function that verl calls for the table beside a loader's file."""
     folder = Path(loader).parent
 
     def rewarded(

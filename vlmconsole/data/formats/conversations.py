@@ -81,7 +81,7 @@ def asked_by(columns: ColumnNames, turns: list[ExampleTurn], row: Row) -> tuple[
 
 
 def last_answer(turns: list[ExampleTurn]) -> str | None:
-    """The last answer as the truth; None where a question comes last. Raises DataError for an empty one."""
+    """Return the last answer as the truth; None where a question comes last. Raises DataError for an empty one."""
     if not turns or turns[-1].role != "assistant":
         return None
     if not turns[-1].text.strip():

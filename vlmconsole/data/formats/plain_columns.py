@@ -62,12 +62,12 @@ class PlainColumns(RowFormat):
         return RawExample(placed, images, truth, given, group, used=used)
 
     def answer_column(self, row: Row, columns: ColumnNames) -> str | None:
-        """The column of the answer; None where the row has none."""
+        """Return the column of the answer; None where the row has none."""
         return named_column(row, ANSWERS, columns.answer)
 
 
 def taught_text(truth: Any) -> str:
-    """What is taught as the answer: text as it is, the most frequent of several accepted ones, else JSON."""
+    """Return what is taught as the answer: text as it is, the most frequent of several accepted ones, else JSON."""
     if isinstance(truth, str):
         return truth
     if isinstance(truth, list) and truth and all(isinstance(item, str) for item in truth):

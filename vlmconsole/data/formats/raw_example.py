@@ -77,15 +77,15 @@ class RowFormat(ABC):
 
     @abstractmethod
     def fits(self, row: Row, columns: ColumnNames) -> bool:
-        """Whether this row is written in this form, judged by its columns alone."""
+        """Return whether this row is written in this form, judged by its columns alone."""
 
     @abstractmethod
     def read(self, row: Row, columns: ColumnNames) -> RawExample:
-        """The row as an example. Raises DataError with the reason, without the place."""
+        """Return the row as an example. Raises DataError with the reason, without the place."""
 
 
 def named_column(row: Row, names: Iterable[str], chosen: str = "") -> str | None:
-    """The column that holds a value: the `chosen` one, else the first of `names`, in any case."""
+    """Return the column that holds a value: the `chosen` one, else the first of `names`, in any case."""
     if chosen:
         return chosen if held(row.get(chosen)) else None
     plain = {plain_column(column): column for column, value in reversed(list(row.items())) if held(value)}
@@ -93,24 +93,24 @@ def named_column(row: Row, names: Iterable[str], chosen: str = "") -> str | None
 
 
 def plain_column(column: object) -> str:
-    """A column's name as it is compared: small letters, `_` between words."""
+    """Return a column's name as it is compared: small letters, `_` between words."""
     return str(column).strip().casefold().replace(" ", "_").replace("-", "_")
 
 
 def held(value: Any) -> bool:
-    """Whether a cell holds anything: not null, no empty text or list."""
+    """Return whether a cell holds anything: not null, no empty text or list."""
     return value is not None and value != "" and value != []
 
 
 def text_of(value: Any, what: str) -> str:
-    """A cell as text. Raises DataError for what is none."""
+    """Return a cell as text. Raises DataError for what is none."""
     if not isinstance(value, str):
         raise DataError(f"the {what} is {type(value).__name__}, not text", code=f"{what}-invalid")
     return value
 
 
 def truth_of(value: Any) -> Any:
-    """An answer as a truth: text, number, list or object. Raises DataError for NaN, nothing, and bytes."""
+    """Return an answer as a truth: text, number, list or object. Raises DataError for NaN, nothing, and bytes."""
     if isinstance(value, float) and not math.isfinite(value):
         raise DataError(f"the answer is {value}, which is no answer", code="answer-invalid")
     if value is None or (isinstance(value, str) and not value.strip()) or value in ([], {}):
@@ -209,7 +209,7 @@ def checked_truth(truth: Any) -> None:
 
 
 def too_long(text: str) -> bool:
-    """Whether a text has more than MAX_TEXT bytes as UTF-8."""
+    """Return whether a text has more than MAX_TEXT bytes as UTF-8."""
     return len(text) > MAX_TEXT or (len(text) * 4 > MAX_TEXT and len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT)
 
 

@@ -31,7 +31,7 @@ FORMATS: tuple[RowFormat, ...] = (
 
 
 def find_format(name: str) -> RowFormat:
-    """The format by its name or an alias. Raises DataError with the nearest one."""
+    """Return the format by its name or an alias. Raises DataError with the nearest one."""
     by_name = {known: form for form in FORMATS for known in (form.name, *form.aliases)}
     if form := by_name.get(name.casefold()):
         return form
@@ -41,7 +41,7 @@ def find_format(name: str) -> RowFormat:
 
 
 def recognise(rows: Iterable[Row], columns: ColumnNames) -> RowFormat:
-    """The format that most of these rows are written in. Raises DataError naming their columns."""
+    """Return the format that most of these rows are written in. Raises DataError naming their columns."""
     votes: Counter[str] = Counter()
     names: Counter[str] = Counter()
     for row in rows:

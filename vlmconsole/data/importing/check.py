@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 def check_imported(
     folder: Path, manifest: Mapping[str, Any], datasets: Path, runs: Path, on_progress: Progress | None = None
 ) -> list[Finding]:
-    """Everything that can be checked of an imported dataset."""
+    """Return everything that can be checked of an imported dataset."""
     with LookStore(datasets) as looks:
         return _ImportedCheck(folder, manifest, datasets, runs, looks, on_progress).findings()
 

@@ -59,7 +59,7 @@ class ImportContent:
         return pixels
 
     def new_images(self) -> Iterator[NewImage]:
-        """Each distinct image once for each split that it is in."""
+        """Yield each distinct image once for each split that it is in."""
         given: set[tuple[str, str]] = set()
         for row in self.survey.rows:
             split = self.splits[row.number]
@@ -70,11 +70,11 @@ class ImportContent:
                     yield NewImage(self.survey.facts[sha], split, self.roles[split], shown)
 
     def row_id(self, row: SurveyedRow) -> str:
-        """The user's own id, else one by the row's number."""
+        """Return the user's own id, else one by the row's number."""
         return row.id or f"{self.settings.name}-{row.number + 1:05d}"
 
     def near_json(self) -> dict[str, Any]:
-        """What the manifest says of near-duplicates across splits."""
+        """Return what the manifest says of near-duplicates across splits."""
         wanted = {sha for first, second, _ in self.near[:NEAR_SHOWN] for sha in (first, second)}
         ids: dict[str, str] = {}
         for image in self.new_images() if wanted else ():
@@ -84,7 +84,7 @@ class ImportContent:
         return {"rule": f"dHash of 64 bits, at most {NEAR_BITS} differ", "pairs": len(self.near), "nearest": pairs}
 
     def manifest(self, files: Mapping[str, Any], generation: int) -> dict[str, Any]:
-        """Everything that is said of the dataset; image hashes stand in its Parquet files."""
+        """Return everything that is said of the dataset; image hashes stand in its Parquet files."""
         survey, settings = self.survey, self.settings
         return {
             "format": IMPORTED,

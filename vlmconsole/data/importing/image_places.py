@@ -18,7 +18,8 @@ _TYPED = ("url", "path", "file_name", "bytes")  # keys of a table that names an 
 
 
 def image_place(image: Any, folder: Path, root: Path, images: Path | None) -> Path | bytes:
-    """The file or the bytes of an image reference. `folder`: what paths are relative to; `root`: the source's own.
+    """Return the file or the bytes of an image reference. `folder`: what paths are relative to; `root`: the source's
+    own.
 
     With `images`, paths are relative to it too; an absolute path is taken as it is. Raises DataError for an address,
     a relative path that leads out, and no image.

@@ -31,7 +31,7 @@ class LookStore:
         self._db = _opened(self.path)
 
     def get(self, sha256: str) -> ImageFacts | None:
-        """What is known of an image by the hash (hex) of its bytes."""
+        """Return what is known of an image by the hash (hex) of its bytes."""
         with self._lock, suppress(sqlite3.DatabaseError):
             row = self._db.execute(f"SELECT {_COLUMNS} FROM looks WHERE sha = ?", (bytes.fromhex(sha256),)).fetchone()
             return _facts(row) if row else None

@@ -115,6 +115,8 @@ def _takes(scorer: str, options: Mapping[str, Any]) -> bool:
 
 
 def scorer_options(scorer: str, options: Mapping[str, Any], raw: RawExample) -> dict[str, Any]:
-    """The options of one example's scorer: the dataset's, and what only the row knows (the choices it offers)."""
+    """Return the options of one example's scorer: the dataset's, and what only the row knows (the choices it
+    offers).
+    """
     own = find_scorer(scorer).row_option if scorer else ""
     return {**options, own: raw.options[own]} if own and own in raw.options else dict(options)

@@ -74,7 +74,7 @@ def read_shares(text: str) -> dict[Role, int]:
 
 
 def read_role(text: str) -> Role:
-    """A split's role by its name. Raises DataError."""
+    """Return a split's role by its name. Raises DataError."""
     if role := next((role for role in _SHARES if role == text), None):
         return role
     raise DataError(f"--as {one_line(text, 40)!r} is no role.", "Known: train, dev, test.", code="role-unknown").named()

@@ -12,18 +12,20 @@ from vlmconsole.scoring.registry import find_scorer
 
 
 def shown_examples(folder: Path, manifest: Mapping[str, Any], split: str | None = None) -> Iterator[Example]:
-    """The examples of a split in their order; of all splits, one after another, without one. Raises DataError."""
+    """Yield the examples of a split in their order; of all splits, one after another, without one. Raises DataError."""
     for name in [split] if split else manifest["splits"]:
         yield from read_examples(folder / f"{name}.parquet")
 
 
 def first_examples(folder: Path, manifest: Mapping[str, Any], n: int, split: str | None = None) -> list[dict[str, Any]]:
-    """The first `n` as JSON."""
+    """Return the first `n` as JSON."""
     return [example_json(example) for example in itertools.islice(shown_examples(folder, manifest, split), n)]
 
 
 def example_json(example: Example) -> dict[str, Any]:
-    """An example as JSON: the number of its images instead of them; of a choice, `options` are what it offers."""
+    """Return an example as JSON: the number of its images instead of them; of a choice, `options` are what it
+    offers.
+    """
     return {
         "id": example.id,
         "images": len(example.images),

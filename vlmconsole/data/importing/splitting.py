@@ -41,7 +41,7 @@ def split_rows(rows: Sequence[SurveyedRow], settings: ImportSettings, same: Mapp
 def image_splits(
     rows: Sequence[SurveyedRow], splits: Mapping[int, str], named: Mapping[str, Role], same: Mapping[str, str]
 ) -> dict[str, set[str]]:
-    """An image's hash → the splits it is in. Raises LeakError where training and dev or test share one."""
+    """Return an image's hash → the splits it is in. Raises LeakError where training and dev or test share one."""
     places: dict[str, dict[str, SurveyedRow]] = defaultdict(dict)
     for row in rows:
         for sha in row.images:

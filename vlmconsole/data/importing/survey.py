@@ -104,7 +104,7 @@ class ReadRow:
 
 
 def read_source(source: Source, form: RowFormat, settings: ImportSettings) -> Iterator[ReadRow]:
-    """Every row of a source as an example, no image opened yet. Raises DataError for an unreadable file."""
+    """Yield every row of a source as an example, no image opened yet. Raises DataError for an unreadable file."""
     for number, row in enumerate(source.rows()):
         if isinstance(row.value, DataError):
             yield ReadRow(number, row, row.value)

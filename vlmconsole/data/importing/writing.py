@@ -98,7 +98,7 @@ def _sent_images(read: ReadRow, hashes: tuple[str, ...], survey: Survey) -> tupl
 
 
 def plain_metadata(value: Any) -> Any:
-    """A cell that nothing uses, as JSON; bytes only by their number."""
+    """Return a cell that nothing uses, as JSON; bytes only by their number."""
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
     if isinstance(value, Mapping):

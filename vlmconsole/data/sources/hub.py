@@ -43,12 +43,14 @@ class HubRows(Source):
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text has the form of a hub's name: `owner/dataset`, with `:config` after it where there are several."""
+    """Return whether a text has the form of a hub's name: `owner/dataset`, with `:config` after it where there are
+    several.
+    """
     return _NAME.fullmatch(text) is not None
 
 
 def hub_source(name: str) -> HubRows:
-    """The dataset of that name. Raises DataError where the library or the net is missing."""
+    """Return the dataset of that name. Raises DataError where the library or the net is missing."""
     try:
         import datasets
     except ImportError:

@@ -38,7 +38,7 @@ class ImageFiles(Source):
 
 
 def image_folder(folder: Path) -> Source | None:
-    """The images below a folder: with metadata, by class, or alone; None where it holds neither."""
+    """Return the images below a folder: with metadata, by class, or alone; None where it holds neither."""
     if table := _metadata(folder):
         return RowFiles(folder, [SourceFile(table)])
     inner = _folders(folder)

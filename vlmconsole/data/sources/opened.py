@@ -24,7 +24,7 @@ _ADVICE = {
 
 
 def open_source(path: Path) -> Source:
-    """What lies at `path`. Raises DataError for what holds no rows, with what to do."""
+    """Return what lies at `path`. Raises DataError for what holds no rows, with what to do."""
     if path.is_file():
         suffix = path.suffix.lower()
         if suffix in READERS:

@@ -34,11 +34,11 @@ class Source(ABC):
 
     @abstractmethod
     def rows(self) -> Iterator[SourceRow]:
-        """Every row. Raises DataError where a file cannot be read at all."""
+        """Return every row. Raises DataError where a file cannot be read at all."""
 
     @abstractmethod
     def files(self) -> list[SourceFile]:
-        """The files that hold the rows; none where the images' own places say it all."""
+        """Return the files that hold the rows; none where the images' own places say it all."""
 
     @property
     def label(self) -> str:

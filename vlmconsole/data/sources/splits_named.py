@@ -14,16 +14,16 @@ _FIRST = re.compile(r"[a-zA-Z]+")
 
 
 def split_named(stem: str) -> str:
-    """The split in a name such as `train-00000-of-00002` or `validation`; "" where it names none."""
+    """Return the split in a name such as `train-00000-of-00002` or `validation`; "" where it names none."""
     word = _FIRST.match(stem)
     return word[0].casefold() if word and word[0].casefold() in _WORDS else ""
 
 
 def role_of(split: str) -> Role:
-    """The role of a split by its name: `validation` is dev; train for a name that says nothing."""
+    """Return the role of a split by its name: `validation` is dev; train for a name that says nothing."""
     return _WORDS.get(split_named(split), "train")
 
 
 def whole_name_role(name: object) -> Role | None:
-    """The role of a split that is called exactly so (`Validation`: dev); None for every other value."""
+    """Return the role of a split that is called exactly so (`Validation`: dev); None for every other value."""
     return _WORDS.get(name.strip().casefold()) if isinstance(name, str) else None

@@ -113,7 +113,7 @@ def box_overlap(first: LabelledBox, second: LabelledBox) -> float:
 
 
 def match_boxes(given: Sequence[LabelledBox], wanted: Sequence[LabelledBox], options: BoxesOptions) -> list[float]:
-    """The overlaps of the pairs of a one-to-one matching: the most at the threshold, then the largest sum."""
+    """Return the overlaps of the pairs of a one-to-one matching: the most at the threshold, then the largest sum."""
     if not given or not wanted:
         return []
     overlaps = np.array([[_overlap(box, truth, options.labels) for truth in wanted] for box in given])

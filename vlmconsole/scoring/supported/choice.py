@@ -77,7 +77,7 @@ class ChoiceScorer(Scorer[ChoiceOptions]):
 
 
 def letter_of(truth: str, choices: dict[str, str]) -> str | None:
-    """The letter that a truth means: the letter itself, else the one option with that text."""
+    """Return the letter that a truth means: the letter itself, else the one option with that text."""
     if truth.strip() in choices:
         return truth.strip()
     letters = [letter for letter, text in choices.items() if _plain(text) == _plain(truth)]
@@ -85,7 +85,7 @@ def letter_of(truth: str, choices: dict[str, str]) -> str | None:
 
 
 def read_choice(answer: str, choices: dict[str, str]) -> str | None:
-    """The letter of the option that an answer names; None where it names none."""
+    """Return the letter of the option that an answer names; None where it names none."""
     if not answer.strip():
         return None
     exact = [letter for letter, text in choices.items() if _plain(text) and _plain(text) == _plain(answer)]
@@ -131,7 +131,7 @@ class _Spans:
         self._reach = list(accumulate((end for _, end in ordered), max))  # furthest end up to each start
 
     def hold(self, part: tuple[int, int]) -> bool:
-        """Whether one of them has the whole part inside."""
+        """Return whether one of them has the whole part inside."""
         before = bisect_right(self._starts, part[0])
         return before > 0 and part[1] <= self._reach[before - 1]
 

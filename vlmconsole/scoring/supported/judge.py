@@ -65,7 +65,7 @@ class JudgeFailure(Exception):
 
 
 def read_reply(text: str) -> float | None:
-    """The score of a reply that is exactly one object with it; None for everything else."""
+    """Return the score of a reply that is exactly one object with it; None for everything else."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ ENOUGH = 3  # like answers of other annotators that make an answer fully right
 
 
 def human_agreement(matches: int, answers: int) -> Fraction:
-    """The mean over annotators, each left out once, of min(1, matches among the others / 3).
+    """Return the mean over annotators, each left out once, of min(1, matches among the others / 3).
 
     With three answers or fewer all others must agree (min(3, n − 1)); one answer alone is matched or not.
     """
