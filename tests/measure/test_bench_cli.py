@@ -56,6 +56,8 @@ def test_bench_measures_writes_its_run_and_compares(server: Reference, tmp_path:
 
     run = RunFolder(tmp_path / "runs" / first["run"])
     assert run.state()["state"] == "done"
+    fields = {"model", "max_tokens", "temperature", "stream", "stream_options", "messages"}
+    assert run.read_json("request.json", {}).keys() == fields  # nothing that a server was not meant to get
     rows = list(run.read_jsonl("requests.jsonl"))
     assert len(rows) == 6 + 2
     assert sum(row["counted"] for row in rows) == 6

@@ -95,7 +95,6 @@ def request_fields(settings: BenchSettings, server: MeasuredServer) -> dict[str,
     body: dict[str, Any] = {
         "model": server.model,
         "max_tokens": settings.output_tokens,
-        "image": settings.image or None,
         "temperature": settings.temperature,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -225,6 +224,7 @@ def conditions_of(
     notes += [remark.text for remark in by_name(list(summary.models), server.model, in_force.listed)]
     model, asked_model = answered_by(list(summary.models), server.model)
     facts = {
+        "image": settings.image or None,
         "client_concurrency": None if settings.open_loop else settings.concurrency,
         "rate": settings.rate,
         "max_tokens": settings.output_tokens,
