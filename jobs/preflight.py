@@ -217,9 +217,9 @@ def _misfits(where: str, parts: Sequence[RewardPart], held: Iterable[ScoredTruth
             if at not in failures and (reason := _misfit(part, truth)):
                 failures[at] = f"{where}: the scorer {part.scorer} cannot judge {truth.id}: {reason}"
     for at, part in enumerate(parts):
-        found = find_scorer(part.scorer)
-        if isinstance(found, PythonScorer) and (reason := trial(found, part.options, part.limit, tried)):
-            failures[at] = f"{where}: {found.label} cannot judge {reason}"
+        rule = find_scorer(part.scorer)
+        if isinstance(rule, PythonScorer) and (reason := trial(rule, part.options, part.limit, tried)):
+            failures[at] = f"{where}: {rule.label} cannot judge {reason}"
     return list(failures.values())
 
 

@@ -139,10 +139,10 @@ def _checked(setting: Field[Any], value: Any, source: str) -> Any:
     kind: Any = type(setting.default)
     if kind is bool:
         word = str(value).lower()
-        found = word in _TRUE if word in _TRUE + _FALSE else None
-        if found is None:
+        switch = word in _TRUE if word in _TRUE + _FALSE else None
+        if switch is None:
             raise SettingsError(f"{setting_text}; allowed: true, false.")
-        return found
+        return switch
     if kind is str:
         if not isinstance(value, str) or (rules["allowed"] and value not in rules["allowed"]):
             raise SettingsError(f"{setting_text}; allowed: {' or '.join(map(repr, rules['allowed'])) or 'a text'}.")

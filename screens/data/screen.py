@@ -149,8 +149,8 @@ class DataScreen(LookingScreen[DataDesk]):
             return Content.assemble(text, ("\n✗ ", "$error"), (inert(fault), "$error"))
         if view is None or not view.query_text:
             return text
-        found = f"\n{len(view.shown):,} of {len(view.opened.examples):,}  "
-        return Content.assemble(text, (found, "$accent"), (one_line(view.query_text, 80), "$muted"))
+        count = f"\n{len(view.shown):,} of {len(view.opened.examples):,}  "
+        return Content.assemble(text, (count, "$accent"), (one_line(view.query_text, 80), "$muted"))
 
     def _blank(self) -> None:
         """Until the chosen dataset is read: no other one's examples."""

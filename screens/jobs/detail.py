@@ -57,10 +57,10 @@ class Curves(LineView):
 
     def line(self, y: int, width: int) -> Content:
         curve = self.curves[y]
-        longest = max(len(_name(one)) for one in self.curves)
+        longest = max(len(_name(other)) for other in self.curves)
         name = _name(curve)
         last = _last(curve)
-        widest = max(len(_last(one)) for one in self.curves)
+        widest = max(len(_last(other)) for other in self.curves)
         here = "▸" if y == self.cursor and self.has_focus else " "
         room = max(4, width - longest - widest - 5)
         course = sparkline([value for _, value in curve.points], min(room, 48))

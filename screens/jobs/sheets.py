@@ -83,7 +83,7 @@ class PresetList(ModalScreen[str | None]):
             if all(word in text for word in words):
                 rank = 0 if not words or name.startswith(words[0]) else 1 if all(word in name for word in words) else 2
                 ranked.append((rank, index, entry))
-        return [(index, entry) for _, index, entry in sorted(ranked, key=lambda one: one[:2])]
+        return [(index, entry) for _, index, entry in sorted(ranked, key=lambda match: match[:2])]
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()

@@ -153,7 +153,7 @@ def tile_text(shown: Shown) -> Content:
     """Truth; then each different answer with mark, reward, advantage and how often it came; then what was before."""
     first = shown.answers[0]
     lines: list[Content] = [Content.assemble(("truth ", "$muted"), _short(first.truth))]
-    counted = Counter((one.answer, one.right, one.reward, one.advantage) for one in shown.answers)
+    counted = Counter((sampled.answer, sampled.right, sampled.reward, sampled.advantage) for sampled in shown.answers)
     for (answer, right, reward, advantage), times in list(counted.items())[:LISTED]:
         pieces: list[Piece] = [mark(right), " ", _short(answer)]
         if reward != float(right):  # else the mark says it

@@ -17,7 +17,7 @@ from vlmconsole.cli import main
 from vlmconsole.cli.ask import answers_of
 from vlmconsole.data.examine import check_dataset
 from vlmconsole.data.example import read_examples
-from vlmconsole.data.sheet import SPLIT, Sheet, dataset_images, folder_images, write_sheet
+from vlmconsole.data.sheet import SPLIT, ContactSheet, dataset_images, folder_images, write_sheet
 from vlmconsole.desks.data import DataDesk
 from vlmconsole.desks.sheet import sheet_of
 from vlmconsole.evaluation.items import choose
@@ -58,7 +58,11 @@ def images(tmp_path: Path) -> Path:
 
 
 def attempt(
-    home: Path, sheet: Sheet, fails: frozenset[str] = frozenset(), stopping: Any = lambda: False, earlier: Any = None
+    home: Path,
+    sheet: ContactSheet,
+    fails: frozenset[str] = frozenset(),
+    stopping: Any = lambda: False,
+    earlier: Any = None,
 ) -> tuple[RunFolder, Evaluation]:
     spec = {"data": [sheet.folder.name], "paired": False}
     run = RunFolder.create(home / "runs", kind="evaluate", preset="ask", spec=spec, title="t", home=home)

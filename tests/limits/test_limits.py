@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.lab.refusals import refused
 from vlmconsole.limits.devices import DevicePeak, devices_of, from_json, known_device
 from vlmconsole.limits.limit import limit
-from vlmconsole.limits.work import ModelWork, Part, WorkError, work_of
+from vlmconsole.limits.work import ModelWork, WeightsPart, WorkError, work_of
 from vlmconsole.models.weights import Tensor, write_header
 from vlmconsole.vision.kv import KVShape
 
@@ -105,8 +105,8 @@ def test_experts_count_as_far_as_one_token_uses_them_and_packed_weights_by_their
     }
     moe = {"num_experts": 2, "num_experts_per_tok": 1, "quantization": {"bits": 4, "group_size": 64}}
     work = work_of(folder_of(tmp_path, tensors, moe))
-    assert work.language == Part(16 * 8 + 8 * 8, 256 + 32 + 16)
-    assert work.head == Part(80, 160)
+    assert work.language == WeightsPart(16 * 8 + 8 * 8, 256 + 32 + 16)
+    assert work.head == WeightsPart(80, 160)
 
 
 def test_a_model_without_known_matrices_has_no_limit(tmp_path):
@@ -117,7 +117,15 @@ def test_a_model_without_known_matrices_has_no_limit(tmp_path):
 
 
 def made(numbers: float, bytes_per_number: float) -> ModelWork:
-    return ModelWork(Part(numbers, numbers * bytes_per_number), Part(), Part(), Part(), KVShape(1, 1, 1, 2), 1, 4)
+    return ModelWork(
+        WeightsPart(numbers, numbers * bytes_per_number),
+        WeightsPart(),
+        WeightsPart(),
+        WeightsPart(),
+        KVShape(1, 1, 1, 2),
+        1,
+        4,
+    )
 
 
 def test_decoding_is_bound_by_bandwidth_until_the_batch_is_large():

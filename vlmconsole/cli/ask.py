@@ -14,7 +14,7 @@ from vlmconsole.text.plain import one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vlmconsole.data.sheet import Sheet
+    from vlmconsole.data.sheet import ContactSheet
 
 SORTS = ("asked", "answer", "time", "id")
 
@@ -82,7 +82,7 @@ def ask(
     raise typer.Exit(code)
 
 
-def answers_of(sheet: Sheet, run: str, sort: str = "asked") -> dict[str, Any]:
+def answers_of(sheet: ContactSheet, run: str, sort: str = "asked") -> dict[str, Any]:
     """The shape of `ask --json`: each answer, also failed ones, and the images that could not be asked about."""
     rows = list(_rows(sheet, run))
     orders: dict[str, Any] = {
@@ -105,7 +105,7 @@ def answers_of(sheet: Sheet, run: str, sort: str = "asked") -> dict[str, Any]:
     }
 
 
-def _rows(sheet: Sheet, run: str) -> Any:
+def _rows(sheet: ContactSheet, run: str) -> Any:
     from vlmconsole.data.example import read_examples
     from vlmconsole.data.sheet import SPLIT
     from vlmconsole.evaluation.predictions import read_source
@@ -122,7 +122,7 @@ def _rows(sheet: Sheet, run: str) -> Any:
         }
 
 
-def _files(sheet: Sheet, run: str, wanted: dict[str, Path | None]) -> list[Path]:
+def _files(sheet: ContactSheet, run: str, wanted: dict[str, Path | None]) -> list[Path]:
     """The table in the forms that were asked for, with the answers of this run."""
     from vlmconsole.desks.data import DataDesk
     from vlmconsole.reports.examples import save_examples

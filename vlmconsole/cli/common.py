@@ -112,7 +112,7 @@ def console(*, stderr: bool = False) -> Console:
                     yield Segment(safe.replace("\n", " "), segment.style)
 
         def print(self, *objects: Any, **options: Any) -> None:
-            if self.quiet or not any(isinstance(one, Table) for one in objects):
+            if self.quiet or not any(isinstance(object_, Table) for object_ in objects):
                 super().print(*objects, **options)
                 return
             with self.capture() as held:

@@ -66,7 +66,7 @@ def register(data: typer.Typer) -> None:
 
         desk, view = _view(dataset, "")
         desk.close()
-        if all(one.id != example for one in view.opened.examples):
+        if all(listed.id != example for listed in view.opened.examples):
             fail(
                 f"{dataset} has no example {example}.",
                 "vlmconsole data export lists them.",
@@ -113,7 +113,7 @@ def _view(dataset: str, where: str) -> tuple[DataDesk, ExamplesView]:
 
 def _example(view: ExamplesView, place: int) -> dict[str, Any]:
     """An example in the JSON form: no image, every answer."""
-    one = view.opened.examples[place]
+    shown = view.opened.examples[place]
     answers = [
         {
             "run": source.run,
@@ -127,13 +127,13 @@ def _example(view: ExamplesView, place: int) -> dict[str, Any]:
         for source, prediction in view.answered(place)
     ]
     return {
-        "id": one.id,
-        "split": one.split,
-        "group": one.group,
-        "question": one.question,
-        "truth": one.truth,
-        "scorer": one.scorer,
-        "options": dict(one.options),
+        "id": shown.id,
+        "split": shown.split,
+        "group": shown.group,
+        "question": shown.question,
+        "truth": shown.truth,
+        "scorer": shown.scorer,
+        "options": dict(shown.options),
         "answers": answers,
         "notes": [note.to_json() for note in view.notes_on(place)],
     }

@@ -44,10 +44,10 @@ def register(app: typer.Typer) -> None:
         """
         from vlmconsole.scoring.registry import find_scorer
 
-        found = find_scorer(scorer)
+        rule = find_scorer(scorer)
         options = _options(sets or [])
-        found.parse(options)
-        _Report(found, options).write(file)
+        rule.parse(options)
+        _Report(rule, options).write(file)
 
     @app.command("scorers")
     def scorers(name: Annotated[str, typer.Argument(metavar="[SCORER]", help="One scorer alone")] = "") -> None:
@@ -55,13 +55,13 @@ def register(app: typer.Typer) -> None:
         from vlmconsole.scoring.listing import described, lines
         from vlmconsole.scoring.registry import find_scorer, scorer_names
 
-        found = [find_scorer(name)] if name else [find_scorer(known) for known in scorer_names()]
+        listed = [find_scorer(name)] if name else [find_scorer(known) for known in scorer_names()]
 
         def human(out: Any) -> None:
-            for line in lines(found):
+            for line in lines(listed):
                 out.print(line, markup=False, soft_wrap=True)
 
-        emit({"scorers": [described(scorer) for scorer in found]}, human)
+        emit({"scorers": [described(scorer) for scorer in listed]}, human)
 
 
 def _options(sets: list[str]) -> dict[str, Any]:

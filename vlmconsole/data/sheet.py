@@ -38,7 +38,7 @@ class SheetImage:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class ContactSheet:
     """The dataset's folder, its manifest, and whether it was made now."""
 
     folder: Path
@@ -75,7 +75,9 @@ def dataset_images(examples: Iterable[Example]) -> Iterator[SheetImage]:
         yield SheetImage(example.id, example.images, "" if example.images else "it has no image")
 
 
-def write_sheet(question: str, images: Iterable[SheetImage], origin: str, datasets: Path, name: str = "") -> Sheet:
+def write_sheet(
+    question: str, images: Iterable[SheetImage], origin: str, datasets: Path, name: str = ""
+) -> ContactSheet:
     """Write the dataset, called `name` or after `origin` and its content; the same again makes nothing.
 
     Raises DataError where no image can be asked about, or another dataset has the name; OSError.
@@ -108,10 +110,10 @@ def write_sheet(question: str, images: Iterable[SheetImage], origin: str, datase
                 raise DataError(
                     f"{folder.name} is another dataset.", "Give the sheet another name: --name.", code="dataset-exists"
                 )
-            return Sheet(folder, earlier, False)
+            return ContactSheet(folder, earlier, False)
         write_atomic(building / MANIFEST, to_json(manifest))
         building.rename(folder)
-    return Sheet(folder, manifest, True)
+    return ContactSheet(folder, manifest, True)
 
 
 def _example(question: str, image: SheetImage, index: int) -> Example:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vlmconsole.data.rows import DataError
-from vlmconsole.data.sheet import Sheet, SheetImage, dataset_images, folder_images, write_sheet
+from vlmconsole.data.sheet import ContactSheet, SheetImage, dataset_images, folder_images, write_sheet
 from vlmconsole.desks.data import DataDesk, ExamplesView
 from vlmconsole.evaluation.named_sides import sides_of
 from vlmconsole.jobs.presets import Preset
@@ -21,7 +21,7 @@ DEMO = "demo"  # the profile whose model also answers in this process
 MAX_TOKENS = 256
 
 
-def sheet_of(places: Places, source: str, question: str, where: str = "", name: str = "") -> Sheet:
+def sheet_of(places: Places, source: str, question: str, where: str = "", name: str = "") -> ContactSheet:
     """Return the dataset of one question over a dataset of the lab (as the filter `where` leaves it), else over a
     folder.
 
@@ -47,7 +47,9 @@ def sheet_of(places: Places, source: str, question: str, where: str = "", name: 
     return write_sheet(question, folder_images(folder), folder.absolute().name, places.datasets, name)
 
 
-def sheet_of_view(places: Places, view: ExamplesView, chosen: Sequence[int], question: str, name: str = "") -> Sheet:
+def sheet_of_view(
+    places: Places, view: ExamplesView, chosen: Sequence[int], question: str, name: str = ""
+) -> ContactSheet:
     """Return the dataset of one question over some examples of a view, by their places in the dataset."""
 
     def images() -> Iterator[SheetImage]:
@@ -58,7 +60,7 @@ def sheet_of_view(places: Places, view: ExamplesView, chosen: Sequence[int], que
 
 def queue_sheet(
     places: Places,
-    sheet: Sheet,
+    sheet: ContactSheet,
     *,
     usual_server: str,
     server: str = "",

@@ -95,7 +95,7 @@ def _listed(sha: str, entries: list[dict[str, Any]], places: Places, chain: Chai
     runs = [RunFolder(places.runs / str(entry["run"])) for entry in entries if entry.get("run") != PLANS]
     if plan is None and value is not None:
         return None
-    if plan is None and runs and not any(one.get("plan") == sha for one in chain.entries):
+    if plan is None and runs and not any(line.get("plan") == sha for line in chain.entries):
         return None  # a run's changed file that no gate verdict speaks of: `verify` names it
     existing = [path for path in paths if path.is_file()]
     # Frozen bytes may lie in several places (the lab's plans, a run): one that was changed is told beside a good one.

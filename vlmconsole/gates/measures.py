@@ -28,7 +28,7 @@ def exact(score: float) -> Fraction:
 
 
 @dataclass(frozen=True)
-class Sight:
+class BlindComparison:
     """What the images are worth in one group: `score` without them, and the paired gain with them."""
 
     score: Fraction
@@ -53,7 +53,7 @@ class Measures:
     valid: tuple[int, int]
     changed: tuple[str, ...]  # ids whose partial reward differs, losses first
     cases: tuple[Case, ...]  # what all of it is of, in order of id
-    sight: Sight | None = None  # where the tested model also answered blind
+    sight: BlindComparison | None = None  # where the tested model also answered blind
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -95,7 +95,7 @@ def paired(
     sight = None
     if blind is not None:
         unseen = [exact(s.partial) for s in blind]
-        sight = Sight(_mean(unseen), between(unseen, second), tuple(map(Case, blind, after)))
+        sight = BlindComparison(_mean(unseen), between(unseen, second), tuple(map(Case, blind, after)))
     return Measures(
         n=n,
         all_correct=(Fraction(sum(s.all_correct for s in before), n), Fraction(sum(s.all_correct for s in after), n)),
@@ -117,7 +117,7 @@ def of_counts(n: int, right: int, won: int, lost: int, interval: Interval) -> Me
     after = right + won - lost
     shares = Fraction(right, n), Fraction(after, n)
     flips = McNemar(right - lost, lost, won, n - right - won, 1.0)
-    return Measures(n, shares, shares, interval, flips, (right, after), (), (), Sight(shares[0], interval))
+    return Measures(n, shares, shares, interval, flips, (right, after), (), (), BlindComparison(shares[0], interval))
 
 
 def _mean(values: list[Fraction]) -> Fraction:

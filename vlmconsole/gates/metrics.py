@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Literal, TypeVar
 
-from vlmconsole.gates.measures import Measures, Sight
+from vlmconsole.gates.measures import BlindComparison, Measures
 from vlmconsole.gates.samples import Case
 from vlmconsole.runs.titles import TITLES
 from vlmconsole.scoring.intervals import Interval
@@ -256,7 +256,7 @@ def _bound(low: float) -> Fraction:
     return Fraction(low) if abs(low) > _NOISE else Fraction(0)
 
 
-def _sight(measures: Measures) -> Sight:
+def _sight(measures: Measures) -> BlindComparison:
     """The blind answers' figures; a gate on them is not judged without (`gates.verdict`)."""
     if measures.sight is None:
         raise ValueError("no blind answers")

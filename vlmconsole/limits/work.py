@@ -35,17 +35,17 @@ class WorkError(LabError):
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightsPart:
     """Matrices of one part of a model: how many numbers, and how many bytes they take as they are stored."""
 
     numbers: float = 0
     bytes: float = 0
 
-    def __add__(self, other: Part) -> Part:
-        return Part(self.numbers + other.numbers, self.bytes + other.bytes)
+    def __add__(self, other: WeightsPart) -> WeightsPart:
+        return WeightsPart(self.numbers + other.numbers, self.bytes + other.bytes)
 
-    def __mul__(self, share: float) -> Part:
-        return Part(self.numbers * share, self.bytes * share)
+    def __mul__(self, share: float) -> WeightsPart:
+        return WeightsPart(self.numbers * share, self.bytes * share)
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Phase:
 class ModelWork:
     """What one model takes. `language` are the active matrices but the last one, which is `head`."""
 
-    language: Part
-    head: Part
-    vision: Part
-    merger: Part
+    language: WeightsPart
+    head: WeightsPart
+    vision: WeightsPart
+    merger: WeightsPart
     kv: KVShape
     heads: int
     patches_per_token: int
@@ -125,13 +125,13 @@ def work_of(folder: Path, *, kv_dtype: str | None = None) -> ModelWork:
     )
 
 
-def _parts(tensors: Mapping[str, Tensor], bits: int | None, active: float) -> dict[str, Part]:
-    parts = {name: Part() for name in ("language", "head", "embedding", "vision", "merger")}
+def _parts(tensors: Mapping[str, Tensor], bits: int | None, active: float) -> dict[str, WeightsPart]:
+    parts = {name: WeightsPart() for name in ("language", "head", "embedding", "vision", "merger")}
     for name, tensor in tensors.items():
-        stored = Part(0, tensor.end - tensor.start)
+        stored = WeightsPart(0, tensor.end - tensor.start)
         if len(tensor.shape) >= 2 and not name.endswith((".scales", ".biases")):
             per = (32 // bits) if tensor.kind in _PACKED and bits else 1
-            stored = Part(float(math.prod(tensor.shape)) * per, stored.bytes)
+            stored = WeightsPart(float(math.prod(tensor.shape)) * per, stored.bytes)
         elif not name.endswith((".scales", ".biases")):
             continue  # norms and biases: small, and not multiplied
         if _EXPERTS.search(name):

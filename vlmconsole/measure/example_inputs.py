@@ -78,7 +78,7 @@ def folder_questions(folder: Path, prompt: str, each: int) -> Questions:
 
 
 @dataclass
-class ImageFacts:
+class SentImageFacts:
     """What the images of a load are like: sizes in pixels, bytes and formats as they are sent."""
 
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -120,7 +120,7 @@ class ExampleInputs:
         self, questions: Questions, request: dict[str, Any], cell: str, spool: IO[bytes], jpeg: int | None = None
     ) -> None:
         self.request, self.cell, self._spool = request, cell, spool
-        self.images = ImageFacts()
+        self.images = SentImageFacts()
         self.identity, self.name = questions.identity, questions.name
         if jpeg is not None:
             self.identity = hashlib.sha256(f"{questions.identity}/jpeg {jpeg}".encode()).hexdigest()

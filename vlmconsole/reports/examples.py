@@ -51,8 +51,16 @@ def as_csv(dataset: str, examples: Sequence[ExportedExample]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([tame(column) for column in (*columns, "notes")])
     for exported in examples:
-        one = exported.example
-        row: list[Any] = [dataset, one.split, one.id, one.group, one.question, _truth(one), one.scorer]
+        example = exported.example
+        row: list[Any] = [
+            dataset,
+            example.split,
+            example.id,
+            example.group,
+            example.question,
+            _truth(example),
+            example.scorer,
+        ]
         answers = {source.name: prediction for source, prediction in exported.answered}
         for name in sources:
             row += _cells(answers.get(name))
@@ -127,14 +135,14 @@ def _truth(example: Example) -> str:
 def _figures(examples: Sequence[ExportedExample]) -> Iterator[dict[str, Any]]:
     """What the page shows of each, one at a time: thousands of thumbnails are never in memory together."""
     for exported in examples:
-        one, image = exported.example, exported.thumbnail()
+        example, image = exported.example, exported.thumbnail()
         yield {
-            "id": one_line(one.id, 200),
-            "split": " · ".join(inert(part) for part in dict.fromkeys((one.split, one.group)) if part),
+            "id": one_line(example.id, 200),
+            "split": " · ".join(inert(part) for part in dict.fromkeys((example.split, example.group)) if part),
             "image": f"data:image/jpeg;base64,{base64.b64encode(image).decode('ascii')}" if image else "",
-            "question": inert(one.question),
-            "truth": inert(_truth(one)) or "–",
-            "options": inert(json.dumps(dict(one.options), ensure_ascii=False)) if one.options else "",
+            "question": inert(example.question),
+            "truth": inert(_truth(example)) or "–",
+            "options": inert(json.dumps(dict(example.options), ensure_ascii=False)) if example.options else "",
             "answers": [_answer(source, prediction) for source, prediction in exported.answered],
             "notes": [inert(f"{note.tag}: {note.text}" if note.text else note.tag) for note in exported.notes],
         }

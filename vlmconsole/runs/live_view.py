@@ -265,7 +265,7 @@ def _said(value: object) -> str:
 
 def _parts(value: object) -> tuple[tuple[str, float], ...]:
     items = value.items() if isinstance(value, dict) else ()
-    return tuple((str(name)[:80], part) for name, one in items if (part := number(one)) is not None)
+    return tuple((str(name)[:80], part) for name, item in items if (part := number(item)) is not None)
 
 
 def _inside(value: object) -> str:

@@ -29,9 +29,9 @@ def bound(function: Callable[..., Any], given: Mapping[str, Any], options: Mappi
     Raises TypeError for a parameter that nothing fills and for an option that no parameter takes.
     """
     parameters = inspect.signature(function).parameters.values()
-    if any(one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL) for one in parameters):
+    if any(each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) for each in parameters):
         raise TypeError("the function must take its arguments by name")
-    anything = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    anything = any(each.kind is each.VAR_KEYWORD for each in parameters)
     values = {
         **dict.fromkeys(PREDICTION, given["prediction"]),
         **dict.fromkeys(TRUTH, given["truth"]),
@@ -40,7 +40,7 @@ def bound(function: Callable[..., Any], given: Mapping[str, Any], options: Mappi
         "extra_info": given.get("extra_info", {}),
         "options": dict(options),
     }
-    named = {one.name: one for one in parameters if one.kind is not one.VAR_KEYWORD}
+    named = {each.name: each for each in parameters if each.kind is not each.VAR_KEYWORD}
     call: dict[str, Any] = {}
     for name, parameter in named.items():
         if name in options:

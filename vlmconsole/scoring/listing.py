@@ -22,8 +22,13 @@ def described(scorer: Scorer[Any]) -> dict[str, Any]:
             for name, info in scorer.Options.model_fields.items()
         ],
         "examples": [
-            {"prediction": one.prediction, "truth": one.truth, "options": dict(one.options), "score": one.score}
-            for one in scorer.examples
+            {
+                "prediction": example.prediction,
+                "truth": example.truth,
+                "options": dict(example.options),
+                "score": example.score,
+            }
+            for example in scorer.examples
         ],
     }
 
@@ -71,9 +76,13 @@ def _chapter(scorer: Scorer[Any]) -> Iterator[str]:
         yield ""
     if scorer.examples:
         yield "| prediction | truth | options | score |\n|---|---|---|---|"
-    for one in scorer.examples:
-        cells = [_cell(one.prediction), _cell(one.truth), _cell(dict(one.options)) if one.options else ""]
-        yield f"| {' | '.join(cells)} | {one.score:.4g} |"
+    for example in scorer.examples:
+        cells = [
+            _cell(example.prediction),
+            _cell(example.truth),
+            _cell(dict(example.options)) if example.options else "",
+        ]
+        yield f"| {' | '.join(cells)} | {example.score:.4g} |"
     yield ""
 
 

@@ -48,12 +48,12 @@ def numbers_in(text: str, decimal: Mark = "auto") -> list[ReadNumber | None]:
     if _SPACED.fullmatch(text):  # 1 250, where nothing else could be meant
         text = re.sub(r"(?<=\d) (?=\d)", "\u202f", text)
     words = [word for word in re.split(r"[ \t\r\n\f\v=]+|(?<!\d):|:(?!\d)", text) if word]
-    found: list[ReadNumber | None] = []
+    numbers: list[ReadNumber | None] = []
     for at, word in enumerate(words):
         if any(char.isdigit() and char.isdecimal() for char in word):
             after = words[at + 1].strip(_CLOSING).casefold() if at + 1 < len(words) else ""
-            found.append(_read(word.lstrip(_OPENING).rstrip(_CLOSING), decimal, after in _PERCENT))
-    return found
+            numbers.append(_read(word.lstrip(_OPENING).rstrip(_CLOSING), decimal, after in _PERCENT))
+    return numbers
 
 
 def read_number(value: object, decimal: Mark = "auto") -> ReadNumber | None:

@@ -89,13 +89,13 @@ def identity(scorer: str | Scorer[Any], options: Mapping[str, Any] | ScorerOptio
 
     Raises UnknownScorerError and OptionsError.
     """
-    found = find_scorer(scorer) if isinstance(scorer, str) else scorer
-    changed = found.parse(options).model_dump(mode="json", exclude_defaults=True)
-    parts = [found.label]
+    rule = find_scorer(scorer) if isinstance(scorer, str) else scorer
+    changed = rule.parse(options).model_dump(mode="json", exclude_defaults=True)
+    parts = [rule.label]
     if changed:
         parts.append(f"options {hashlib.sha256(canonical_json(changed)).hexdigest()[:_DIGITS]}")
-    if found.source_sha256:
-        parts.append(f"source {found.source_sha256[:_DIGITS]}")
+    if rule.source_sha256:
+        parts.append(f"source {rule.source_sha256[:_DIGITS]}")
     return " ".join(parts)
 
 

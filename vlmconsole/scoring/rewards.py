@@ -83,12 +83,15 @@ class Reward:
             for name, part, scorer in zip(self.names, self.parts, self._scorers, strict=True)
         }
         score = sum(scores[name].score * part.weight for name, part in zip(self.names, self.parts, strict=True))
-        failed = any(one.details.get("failed") for one in scores.values())
+        failed = any(partial.details.get("failed") for partial in scores.values())
         mean = 0.0 if failed else min(1.0, score / self._total)
-        details = {"parts": {name: one.score for name, one in scores.items()}, **({"failed": True} if failed else {})}
-        reason = "; ".join(one.reason for one in scores.values() if one.reason)
-        valid = all(one.valid for one in scores.values())
-        correct = all(one.correct for one in scores.values())
+        details = {
+            "parts": {name: partial.score for name, partial in scores.items()},
+            **({"failed": True} if failed else {}),
+        }
+        reason = "; ".join(partial.reason for partial in scores.values() if partial.reason)
+        valid = all(partial.valid for partial in scores.values())
+        correct = all(partial.correct for partial in scores.values())
         return Scored(valid and not failed, correct and not failed, mean, mean, reason, details)
 
     def sources(self) -> dict[str, PythonScorer]:
@@ -124,6 +127,6 @@ def _different(names: Iterable[str]) -> list[str]:
     """Names, each with a number where it comes again."""
     made: list[str] = []
     for name in names:
-        again = sum(one.partition(" #")[0] == name for one in made)
+        again = sum(name_taken.partition(" #")[0] == name for name_taken in made)
         made.append(f"{name} #{again + 1}" if again else name)
     return made

@@ -41,9 +41,9 @@ def keep_reward(run: RunFolder, reward: Reward) -> dict[str, Any]:
 def part_means(scored: Sequence[Scored]) -> dict[str, float]:
     """Return the mean of each part over some answers."""
     names = scored[0].details.get("parts", {}) if scored else {}
-    return {name: sum(one.details["parts"][name] for one in scored) / len(scored) for name in names}
+    return {name: sum(answer.details["parts"][name] for answer in scored) / len(scored) for name in names}
 
 
 def failures(scored: Iterable[Scored]) -> list[str]:
     """Return why the reward of an answer failed, one reason an answer."""
-    return [one.reason for one in scored if one.details.get("failed")]
+    return [answer.reason for answer in scored if answer.details.get("failed")]

@@ -27,7 +27,7 @@ SPEAKERS: dict[str, Role] = {
 }  # fmt: skip
 
 
-class Conversations(RowFormat):
+class ConversationsFormat(RowFormat):
     """Turns as LLaVA, ShareGPT and LLaMA-Factory write them."""
 
     name = "conversations"

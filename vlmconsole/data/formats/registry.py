@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from vlmconsole.data.formats.choices import Choices
-from vlmconsole.data.formats.conversations import Conversations
+from vlmconsole.data.formats.conversations import ConversationsFormat
 from vlmconsole.data.formats.messages import Messages
 from vlmconsole.data.formats.plain_columns import PlainColumns
 from vlmconsole.data.formats.problem_solution import ProblemSolution
@@ -20,7 +20,7 @@ from vlmconsole.text.plain import one_line
 
 FORMATS: tuple[RowFormat, ...] = (
     VerlRows(),
-    Conversations(),
+    ConversationsFormat(),
     Messages(),
     ProblemSolution(),
     QueryResponse(),

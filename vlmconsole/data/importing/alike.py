@@ -26,16 +26,16 @@ def undecided(images: Sequence[ImageFacts], others: Sequence[ImageFacts] | None 
 
     Pairs of which both pixel hashes are known need no decoding, and are left out.
     """
-    found: set[str] = set()
+    hashes: set[str] = set()
     ours, theirs = _by_size(images), _by_size(images if others is None else others)
     for size, group in ours.items():
         if size not in theirs or (others is None and len(group) < 2):
             continue
         if others is None:
-            found |= _within(group)
+            hashes |= _within(group)
         else:
-            found |= _between(group, theirs[size]) | _between(theirs[size], group)
-    return found
+            hashes |= _between(group, theirs[size]) | _between(theirs[size], group)
+    return hashes
 
 
 def _within(group: Sequence[ImageFacts]) -> set[str]:
