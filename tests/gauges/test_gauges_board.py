@@ -197,6 +197,7 @@ def test_a_tiles_spread_read_with_its_unit_is_what_was_measured(unit: str, power
 
 
 def test_a_tile_never_mixes_units() -> None:
+    assert spread(0.9, 0.00285, 0.02846, "W", 16) == ("0.900 W", "p50/95 <.01/.028")
     assert spread(0.075, 1.89, 10.9, "s", 17) == ("0.0750 s", "p50 1.89 p95 10.9")
     assert spread(0.075, 1.89, 10.9, "s", 16) == ("0.0750 s", "p50/95 1.89/10.9")
     assert spread(10.9, 0.075, 10.9, "s", 16) == ("10.9 s", "p50/95 .075/10.9")

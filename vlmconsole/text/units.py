@@ -49,8 +49,11 @@ def spread(value: float | None, p50: float | None, p95: float | None, unit: str,
     factor, name = scale(unit, (value, p50, p95))
     if unit in ("s", "bytes") and value is not None:
         shown = f"{figure(value * factor)} {name}"
-    for digits in (3, 2, 1):
-        half, most = (_squeezed(round(part * factor, _PLACES.get(unit, 9)), digits) for part in (p50, p95))
+    for digits in ((3, 3), (2, 2), (1, 2), (1, 1)):
+        half, most = (
+            _squeezed(round(part * factor, _PLACES.get(unit, 9)), count)
+            for part, count in zip((p50, p95), digits, strict=True)
+        )
         for text in (f"p50 {half} p95 {most}", f"p50/95 {half}/{most}"):
             if len(text) <= width:
                 return shown, text

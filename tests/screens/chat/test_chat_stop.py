@@ -14,7 +14,7 @@ until = partial(waiting.until, seconds=10.0, every=0.02)
 
 
 async def test_escape_leaves_the_composer_and_the_answer_goes_on(tmp_path: Path) -> None:
-    async with chat_server(Say(["word "] * 400, gap=0.02)) as server:
+    async with chat_server(Say(["word "] * 4000, gap=0.02)) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Go on for ever")
@@ -40,7 +40,7 @@ async def test_the_footer_shows_what_stops_only_while_an_answer_comes(tmp_path: 
         reading = {"x"} if "x" in bindings and bindings["x"].binding.description == "stop" else set()
         return reading | ({"ctrl+c"} if "Ctrl+C" in str(screen.query_one("#notice", Static).render()) else set())
 
-    async with chat_server(Say(["word "] * 400, gap=0.02)) as server:
+    async with chat_server(Say(["word "] * 4000, gap=0.02)) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             assert stops() == set()
@@ -55,7 +55,7 @@ async def test_the_footer_shows_what_stops_only_while_an_answer_comes(tmp_path: 
 
 
 async def test_ctrl_c_copies_what_is_selected_and_stops_nothing(tmp_path: Path) -> None:
-    async with chat_server(Say(["word "] * 400, gap=0.02)) as server:
+    async with chat_server(Say(["word "] * 4000, gap=0.02)) as server:
         profile_file(tmp_path, server.port)
         async with console(tmp_path) as (pilot, screen):
             await ask(pilot, screen, "Go on")
