@@ -149,6 +149,11 @@ class LookingScreen(PanedScreen, Generic[Desk]):
         else:
             self.go_to_pane(0)
 
+    def announce_saved(self, path: Path) -> None:
+        """Say where an export lies, and send its path to the clipboard."""
+        self.app.copy_to_clipboard(str(path))
+        self.notify(f"saved: {path}\npath copied to the clipboard", markup=False, timeout=10)
+
     def open_folder(self, path: Path) -> None:
         """Open a folder where there is a desktop, and send its path to the clipboard."""
         from vlmconsole.screens.outside import open_outside

@@ -423,8 +423,7 @@ class DataScreen(LookingScreen[DataDesk]):
         except LabError as error:
             self.notify(error.full_message, severity="error", markup=False, timeout=10)
             return
-        self.app.copy_to_clipboard(str(path))
-        self.notify(f"saved: {path}\npath copied to the clipboard", markup=False, timeout=10)
+        self.announce_saved(path)
 
     def action_verify(self) -> None:
         """v: hash the dataset's files now."""

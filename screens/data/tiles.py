@@ -153,8 +153,8 @@ def tile_image(data: bytes, cells: tuple[int, int], pixels: Drawing | None = Non
     if pixels is not None:
         from vlmconsole.screens.data.tile_graphics import TilePixels
 
-        made = TilePixels(data, cells, pixels, key)
-        return TileImage([], made.cells[0], (cells[1] - made.cells[1]) // 2, made)
+        tile = TilePixels(data, cells, pixels, key)
+        return TileImage([], tile.cells[0], (cells[1] - tile.cells[1]) // 2, tile)
     from PIL import Image
 
     from vlmconsole.screens.pictures.halfcell import fit, strips

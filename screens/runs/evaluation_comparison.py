@@ -30,8 +30,8 @@ class EvaluationSheet(ComparisonSheet):
         return self._evaluated.comparison, self._evaluated.rows
 
     def _drawn(self, names: int, width: int) -> list[Content]:
-        said = [Content(inert(remark)).stylize("$warning") for remark in self._evaluated.remarks]
-        return [Content(""), *map(Content, self._evaluated.lines), *said]
+        remarks = [Content(inert(remark)).stylize("$warning") for remark in self._evaluated.remarks]
+        return [Content(""), *map(Content, self._evaluated.lines), *remarks]
 
 
 def _side(side: EvaluatedSide) -> ComparedSide:

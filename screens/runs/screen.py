@@ -322,8 +322,7 @@ class RunsScreen(LookingScreen[tuple[Shelf, Opener]]):
         except LabError as error:
             self._complain(error)
             return
-        self.app.copy_to_clipboard(str(path))
-        self.notify(f"saved: {path}\npath copied to the clipboard", markup=False, timeout=10)
+        self.announce_saved(path)
 
     def action_verify(self) -> None:
         """v: hash everything now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
@@ -17,7 +16,7 @@ from pydantic import ValidationError
 from vlmconsole.counting.questions import COUNT_PROMPT
 from vlmconsole.data import textvqa
 from vlmconsole.data.dataset import MANIFEST, read_manifest, read_objects
-from vlmconsole.data.findings import Finding, finding
+from vlmconsole.data.findings import Finding, files_finding, finding
 from vlmconsole.data.importing.check import check_imported
 from vlmconsole.data.labels import unreadable, wrong_label
 from vlmconsole.data.manifest import IMPORTED
@@ -67,7 +66,7 @@ class _Inspector:
         self.hashes: dict[str, tuple[str, str]] = {}  # file or pixel hash → split, uid
 
     def findings(self) -> list[Finding]:
-        first = [self._files(), self._recipe()]
+        first = [files_finding(self.folder, self.manifest.get("files", {})), self._recipe()]
         leaks: list[str] = []
         for name in self.manifest["splits"]:
             leaks += self._split(name)
@@ -93,22 +92,6 @@ class _Inspector:
             *middle,
             finding("isolation", f"{many(n, 'image')}, each in one split only, of all datasets", leaks),
         ]
-
-    def _files(self) -> Finding:
-        wrong = []
-        listed = self.manifest.get("files", {})
-        for name, entry in listed.items():
-            path = self.folder / name
-            if not path.is_file():
-                wrong.append(f"{name} is missing")
-            elif hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
-                wrong.append(f"{name} was changed after it was made")
-        wrong += [
-            f"{path.name} is in no manifest"
-            for path in sorted(self.folder.iterdir())
-            if path.name != MANIFEST and path.name not in listed
-        ]
-        return finding("files", f"{many(len(listed), 'file')} as they were made", wrong)
 
     def _recipe(self) -> Finding:
         wrong = []

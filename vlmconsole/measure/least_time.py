@@ -53,13 +53,13 @@ def beside(
     output = _fewest(summary.output_tokens) or 0
     known = limit(
         work,
-        device[0],
+        device,
         precision=_precision(in_force.precision or profile.precision),
         prompt_tokens=max(1, prompt - (_most(summary.cached_tokens) or 0)),
         visual_tokens=_visual(settings, profile) if not _most(summary.cached_tokens) else 0,
         batch=batch,
         context=prompt + output / 2,
-        devices=device[1] * _ways(in_force),
+        devices=_ways(in_force),
     )
     ttft, tpot = (figure.p50 if figure else None for figure in (summary.ttft_s, summary.tpot_s))
     value = known.beside(ttft, tpot, error_s=summary.lag.worst_p99() or 0.0)
@@ -97,15 +97,14 @@ def limit_line(value: Any) -> str:
     return f"{' · '.join(parts)} · {value.get('device')}" if parts else ""
 
 
-def _device(line: str | None, home: Path) -> tuple[DevicePeak, int] | None:
-    """(device, how many there are: one answers unless the server says otherwise) of a line of hardware."""
+def _device(line: str | None, home: Path) -> DevicePeak | None:
+    """The device of a line of hardware; of several alike one answers, unless the server says otherwise (`_ways`)."""
     if line is None:
         return None
     listed = devices_of(line)
     if listed is not None:
-        return listed[0], 1
-    here = read_device(home / FILE, CPU) if line == hardware() else None
-    return (here, 1) if here is not None else None
+        return listed[0]
+    return read_device(home / FILE, CPU) if line == hardware() else None
 
 
 def _ways(in_force: EffectiveSettings) -> int:
@@ -153,10 +152,12 @@ def _set(in_force: EffectiveSettings, flag: str) -> Any:
 
 def _fewest(tokens: int | str | None) -> int | None:
     """The lower end of a count as conditions hold it: 120, or `120–128`."""
-    numbers = [int(text) for text in re.findall(r"\d+", str(tokens))] if tokens is not None else []
-    return min(numbers, default=None)
+    return min(_ends(tokens), default=None)
 
 
 def _most(tokens: int | str | None) -> int | None:
-    numbers = [int(text) for text in re.findall(r"\d+", str(tokens))] if tokens is not None else []
-    return max(numbers, default=None)
+    return max(_ends(tokens), default=None)
+
+
+def _ends(tokens: int | str | None) -> list[int]:
+    return [int(text) for text in re.findall(r"\d+", str(tokens))] if tokens is not None else []

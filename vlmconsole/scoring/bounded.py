@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vlmconsole.scoring import shares
 from vlmconsole.scoring.intervals import CONFIDENCE, Interval, paired_interval
 
 SMALL = 32  # pairs below which a percentile bootstrap does not hold its level
@@ -38,13 +39,7 @@ class MeanInterval:
 
 def share_interval(right: int, n: int, confidence: float = CONFIDENCE) -> MeanInterval:
     """Return the share of `right` among `n` with its exact (Clopper–Pearson) interval. Raises ValueError without n."""
-    from scipy import stats
-
-    if n < 1 or not 0 <= right <= n:
-        raise ValueError(f"no share: {right} of {n}")
-    rest = (1 - confidence) / 2
-    low = float(stats.beta.ppf(rest, right, n - right + 1)) if right else 0.0
-    high = float(stats.beta.ppf(1 - rest, right + 1, n - right)) if right < n else 1.0
+    low, high = shares.share_interval(right, n, confidence)
     return MeanInterval(right / n, low, high, n, confidence, "Clopper–Pearson")
 
 

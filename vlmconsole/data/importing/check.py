@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vlmconsole.data.example import Example, read_examples
-from vlmconsole.data.findings import Finding, finding
+from vlmconsole.data.findings import Finding, files_finding, finding
 from vlmconsole.data.importing.alike import same_pixels, undecided
 from vlmconsole.data.importing.image_facts import ImageFacts, image_facts
 from vlmconsole.data.importing.isolation import NewImage, check_isolation
 from vlmconsole.data.importing.look_store import LookStore
-from vlmconsole.data.manifest import MANIFEST
 from vlmconsole.data.rows import DataError
 from vlmconsole.data.splits import CROSSING, LeakError
 from vlmconsole.errors import LabError
@@ -51,7 +50,7 @@ class _ImportedCheck:
         self.read = 0
 
     def findings(self) -> list[Finding]:
-        first = [self._files(), self._sources()]
+        first = [files_finding(self.folder, self.manifest["files"]), self._sources()]
         for split, about in self.manifest["splits"].items():
             self._split(split, about)
         scorer = str(self.manifest.get("scorer") or "")
@@ -67,24 +66,6 @@ class _ImportedCheck:
             finding("truths", fit, self.wrong["truths"]),
             self._isolation(),
         ]
-
-    def _files(self) -> Finding:
-        wrong = []
-        listed = self.manifest["files"]
-        for name, entry in listed.items():
-            path = self.folder / name
-            if Path(name).name != name or not path.is_file():
-                wrong.append(f"{name} is missing")
-                continue
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != entry.get("sha256"):
-                    wrong.append(f"{name} was changed after it was made")
-        wrong += [
-            f"{path.name} is in no manifest"
-            for path in sorted(self.folder.iterdir())
-            if path.name != MANIFEST and path.name not in listed
-        ]
-        return finding("files", f"{many(len(listed), 'file')} as they were made", wrong)
 
     def _sources(self) -> Finding:
         changed = []
